@@ -28,10 +28,11 @@ struct FileNews {
 };
 
 struct Turn {
-  enum class Kind : uint8_t { kWork, kFile, kEnd };
+  // kSample and kFile may break in on kWork, until kResume.
+  enum class Kind : uint8_t { kWork, kSample, kFile, kResume, kEnd };
   Kind kind = Kind::kWork;
   BaseId base = {};
-  Work work = {};           // of kWork
+  Work work = {};           // of kWork and kSample
   int64_t step_tokens = 0;  // of its sampling step, at most
   FileNews file = {};       // of kFile
 };

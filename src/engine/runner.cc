@@ -297,6 +297,8 @@ void Runner::enable_base_steps(const train::BaseStep& how) {
   here_->release_divided_weights();  // of which masters may have been read
 }
 
+void Runner::connect_weights() { here_->connect_weights(); }
+
 void Runner::receive_state(TensorView state) {
   if (here_->first_stage() == 0) return;
   const TraceSpan span("receive");

@@ -87,6 +87,9 @@ class Runner {
   // Before gradients are read: what two stages hold of one matrix is added up on both.
   void finish_adapter_gradients(api::AdapterSlot slot);
 
+  // From now on weights that ranks divide are this runner's: where another one has the same.
+  void connect_weights();
+
   // A sampling step, of ranks with a stage each. The state that the stage before has sent, and what
   // is sent to the next one; nothing where the model begins or ends.
   void receive_state(TensorView state);

@@ -35,13 +35,19 @@ Stages::Stages(PipelinePlan plan, std::vector<std::unique_ptr<Engine>> engines)
 Stages::Stages(Comm& comm, PipelinePlan plan, std::unique_ptr<Engine> stage)
     : processes_(&comm), plan_(std::move(plan)), ranks_(1) {
   CHECK(plan_.num_ranks_in_all() == comm.size(), plan_.num_ranks_in_all(), comm.size());
-  auto runner = std::make_unique<Runner>(comm, plan_, *stage);
-  Runner* const both = runner.get();
-  add_stage({.own = std::move(stage), .own_passes = std::move(runner), .sampler = both});
+  auto sampler = std::make_unique<Runner>(comm.breaking(), plan_, *stage);
+  auto passes = std::make_unique<Runner>(comm, plan_, *stage);
+  add_stage({.own = std::move(stage),
+             .own_passes = std::move(passes),
+             .own_sampler = std::move(sampler)});
 }
 
 void Stages::run_in_all_processes(FunctionRef<void()> body) const {
   if (processes_ == nullptr) return body();
+  run_settled(bookkeeping_comm(), body);
+}
+
+void Stages::run_settled(Comm& processes, FunctionRef<void()> body) const {
   std::optional<RankFailure> own;
   try {
     body();
@@ -52,19 +58,24 @@ void Stages::run_in_all_processes(FunctionRef<void()> body) const {
   } catch (const std::exception& error) {
     own = {ErrorCode::kIo, error.what()};
   }
-  if (const auto failure = processes_->settle(own)) throw Error(failure->code, failure->what);
+  if (const auto failure = processes.settle(own)) throw Error(failure->code, failure->what);
 }
 
 bool Stages::is_so_on_any_process(bool on_this) const {
   if (processes_ == nullptr) return on_this;
   const double own = on_this ? 1.0 : 0.0;
   std::vector<double> all;
-  processes_->all_gather({&own, 1}, all);
+  bookkeeping_comm().all_gather({&own, 1}, all);
   return std::ranges::any_of(all, [](double is_so) { return is_so != 0.0; });
 }
 
 void Stages::run_sampling(FunctionRef<void(int stage)> body) {
-  run_in_all_processes([&] { ranks_.run_breaking(body); });
+  if (processes_ == nullptr) return ranks_.run_breaking(body);
+  // What divides weights is of one runner at a time.
+  Stage& stage = stages_[0];
+  stage.sampler->connect_weights();
+  const std::shared_ptr<void> ends(nullptr, [&](void*) { stage.passes->connect_weights(); });
+  run_settled(bookkeeping_comm(), [&] { body(0); });
 }
 
 void Stages::add_stage(Stage stage) {
@@ -83,6 +94,7 @@ int64_t Stages::pass_tokens() const {
 }
 
 api::BatchResult Stages::run(const api::Batch& batch, const Interruption* breaks) {
+  if (processes_ != nullptr) return run_in_this_process(batch, breaks);
   api::BatchResult result;
   const auto of_rank = [&](int rank) {
     const Stage& stage = stages_[static_cast<size_t>(rank)];
@@ -91,7 +103,28 @@ api::BatchResult Stages::run(const api::Batch& batch, const Interruption* breaks
     api::BatchResult of_stage = stage.passes->run(batch);
     if (rank == 0) result = std::move(of_stage);
   };
-  run_in_all_processes([&] { ranks_.run(of_rank, breaks); });
+  ranks_.run(of_rank, breaks);
+  return result;
+}
+
+// Where a break of all processes comes to this one: behind an op, or while it waits for another.
+api::BatchResult Stages::run_in_this_process(const api::Batch& batch, const Interruption* breaks) {
+  bool in_break = false;
+  const auto is_due = [&] { return !in_break && breaks->is_due(); };
+  const auto take = [&] {
+    in_break = true;
+    breaks->run();
+    in_break = false;
+  };
+  const Interruption own{.is_due = is_due, .run = take};
+  const std::shared_ptr<void> ends(nullptr, [&](void*) { processes_->set_breaks(nullptr); });
+  std::optional<Backend::Breaks> guard;
+  if (breaks != nullptr) {
+    processes_->set_breaks(&own);
+    guard.emplace(engine().backend(), own);
+  }
+  api::BatchResult result;
+  run_settled(*processes_, [&] { result = stages_[0].passes->run(batch); });
   return result;
 }
 
@@ -101,7 +134,11 @@ api::StepResult Stages::step(api::AdapterSlot slot, const api::AdamW& adamw) {
     const auto i = static_cast<size_t>(rank);
     results[i] = stages_[i].passes->step(slot, adamw);
   };
-  run_in_all_processes([&] { ranks_.run(of_rank); });
+  if (processes_ == nullptr) {
+    ranks_.run(of_rank);
+  } else {
+    run_settled(*processes_, [&] { of_rank(0); });
+  }
   return results[0];
 }
 
@@ -136,7 +173,7 @@ AdapterCopy Stages::copy_training_state(api::AdapterSlot slot) {
     run_in_all_processes([&] {
       model::LoraAdapter& part = engine().adapter(slot);
       part.enable_training();
-      copy = gather_adapter(*processes_, engine(), part, /*moments=*/true);
+      copy = gather_adapter(bookkeeping_comm(), engine(), part, /*moments=*/true);
     });
     return copy;
   }
@@ -161,7 +198,7 @@ std::shared_ptr<const model::LoraAdapter> Stages::merge_parts(const StagedAdapte
 std::shared_ptr<const model::LoraAdapter> Stages::gather_weights(const model::LoraAdapter& part) {
   AdapterCopy copy;
   run_in_all_processes([&] {
-    copy = gather_adapter(*processes_, engine(), part, /*moments=*/false);
+    copy = gather_adapter(bookkeeping_comm(), engine(), part, /*moments=*/false);
     if (!is_first_process()) {
       copy.weights = std::make_shared<model::LoraAdapter>(
           engine().backend(), *engine().model().weights, std::vector<model::LoraModuleSpec>());
@@ -175,7 +212,7 @@ std::vector<AdapterCopy> Stages::scatter(const AdapterCopy& whole,
                                          bool moments) {
   std::vector<AdapterCopy> parts(1);
   run_in_all_processes(
-      [&] { parts[0] = scatter_adapter(*processes_, engine(), whole, specs, moments); });
+      [&] { parts[0] = scatter_adapter(bookkeeping_comm(), engine(), whole, specs, moments); });
   return parts;
 }
 
@@ -184,9 +221,9 @@ StagedAdapter Stages::scatter(const AdapterCopy& whole) {
   run_in_all_processes([&] {
     std::vector<model::LoraModuleSpec> specs;
     if (is_first_process()) specs = specs_of(*whole.weights);
-    broadcast_specs(*processes_, specs);
+    broadcast_specs(bookkeeping_comm(), specs);
     const AdapterCopy part =
-        scatter_adapter(*processes_, engine(), whole, specs, /*moments=*/false);
+        scatter_adapter(bookkeeping_comm(), engine(), whole, specs, /*moments=*/false);
     parts.push_back(std::const_pointer_cast<model::LoraAdapter>(part.weights));
   });
   return parts;

@@ -6,8 +6,9 @@
 // and to change (backend/rank_threads.h). Engine thread only.
 //   Stages stages(plan, std::move(engines));  stages.run(batch);  stages.step(slot, adamw);
 // Or this process has one of the stages, and others have the rest: then all of them make the same
-// calls, and what changes stages is collective. Where one fails, all throw its Error, and other
-// calls can follow. Files are read and written by the first rank alone.
+// calls, and what changes stages is collective, also in a break, which comes to all. Where one
+// fails, all throw its Error, and other calls can follow. Files are read and written by the first
+// rank alone.
 //   Stages stages(comm, plan, std::move(engine));
 #pragma once
 #include <memory>
@@ -105,6 +106,10 @@ class Stages {
   };
 
   void add_stage(Stage stage);
+  // The processes' Comm for all but passes and steps, in whose midst it may be used.
+  [[nodiscard]] Comm& bookkeeping_comm() const { return processes_->breaking(); }
+  void run_settled(Comm& processes, FunctionRef<void()> body) const;
+  api::BatchResult run_in_this_process(const api::Batch& batch, const Interruption* breaks);
 
   [[nodiscard]] std::shared_ptr<const model::LoraAdapter> gather_weights(
       const model::LoraAdapter& part);

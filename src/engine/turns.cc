@@ -71,28 +71,33 @@ FileJob take_job(WorkRunner& runner, const api::FileNews& news) {
 
 }  // namespace
 
-TurnLeader::TurnLeader(Comm& processes) : comm_(turn_comm(processes)) {
+TurnLeader::TurnLeader(Comm& processes)
+    : processes_(processes),
+      comm_(turn_comm(processes)),
+      breaking_(turn_comm(processes.breaking())) {
   CHECK(comm_.rank() == 0, comm_.rank());
 }
 
 void TurnLeader::announce(const api::Turn& turn) {
+  if (in_break_ && !std::exchange(others_are_here_, true)) processes_.ask_for_break();
+  GroupComm& comm = in_break_ ? breaking_ : comm_;
   const std::string bytes = book_.to_bytes(turn);
   const auto size = std::ssize(bytes);
   ++num_turns_;
-  for (int other = 1; other < comm_.size(); ++other) {
-    comm_.send_bytes(other, kTurnTag, &size, sizeof(size));
-    comm_.send_bytes(other, kTurnTag, bytes.data(), size);
+  for (int other = 1; other < comm.size(); ++other) {
+    comm.send_bytes(other, kTurnTag, &size, sizeof(size));
+    comm.send_bytes(other, kTurnTag, bytes.data(), size);
   }
-  for (int other = 1; other < comm_.size(); ++other) {
+  for (int other = 1; other < comm.size(); ++other) {
     Read read;
-    comm_.receive_bytes(other, kReadTag, &read, sizeof(read));
+    comm.receive_bytes(other, kReadTag, &read, sizeof(read));
     if (read.turn == num_turns_ && read.digest == digest_.value()) continue;
     throw Error(ErrorCode::kIo, fmt::format("turn {}: ranks 0 and {} have come to different "
                                             "results, a fault of Strata: all end",
                                             num_turns_ - 1, other));
   }
-  for (int other = 1; other < comm_.size(); ++other)
-    comm_.send_bytes(other, kGoTag, &num_turns_, sizeof(num_turns_));
+  for (int other = 1; other < comm.size(); ++other)
+    comm.send_bytes(other, kGoTag, &num_turns_, sizeof(num_turns_));
 }
 
 void TurnLeader::note(const std::vector<api::Result>& results) {
@@ -104,6 +109,23 @@ std::vector<api::Result> TurnLeader::run(WorkRunner& runner, const api::Work& wo
                                          const Interruption* breaks) {
   announce({.base = work.base, .work = work, .step_tokens = runner.step_tokens()});
   std::vector<api::Result> results = runner.run(work, breaks);
+  note(results);
+  return results;
+}
+
+void TurnLeader::run_break(FunctionRef<void()> body) {
+  in_break_ = true;
+  body();
+  if (others_are_here_) announce({.kind = api::Turn::Kind::kResume});
+  in_break_ = others_are_here_ = false;
+}
+
+std::vector<api::Result> TurnLeader::sample(WorkRunner& runner, const api::Work& work) {
+  announce({.kind = api::Turn::Kind::kSample,
+            .base = work.base,
+            .work = work,
+            .step_tokens = runner.step_tokens()});
+  std::vector<api::Result> results = runner.sample(work);
   note(results);
   return results;
 }
@@ -121,35 +143,82 @@ std::vector<api::Result> TurnLeader::finish_files(WorkRunner& runner, api::BaseI
 
 void TurnLeader::end() { announce({.kind = api::Turn::Kind::kEnd}); }
 
-void follow_turns(Comm& processes, FunctionRef<WorkRunner&(api::BaseId)> runner_of) {
-  GroupComm comm = turn_comm(processes);
-  api::TurnBook book;
-  Hash digest;
-  Read read;
-  while (true) {
+namespace {
+
+class TurnFollower {
+ public:
+  TurnFollower(Comm& processes, FunctionRef<WorkRunner&(api::BaseId)> runner_of)
+      : processes_(processes),
+        comm_(turn_comm(processes)),
+        breaking_(turn_comm(processes.breaking())),
+        runner_of_(runner_of) {}
+
+  void follow() {
+    while (follow_turn(comm_)) {
+    }
+  }
+
+ private:
+  // False: it is the last one.
+  bool follow_turn(GroupComm& comm) {
+    const api::Turn turn = receive_turn(comm);
+    if (turn.kind == api::Turn::Kind::kEnd || turn.kind == api::Turn::Kind::kResume) return false;
+    WorkRunner& runner = runner_of_(turn.base);
+    const std::vector<api::Result> results = run(runner, turn);
+    static_cast<void>(runner.take_events());  // the first process tells them
+    book_.forget_ended(results);
+    mix_results(results, digest_);
+    return true;
+  }
+
+  api::Turn receive_turn(GroupComm& comm) {
     int64_t size = 0, go = 0;
     comm.receive_bytes(0, kTurnTag, &size, sizeof(size));
     std::string bytes(static_cast<size_t>(size), '\0');
     comm.receive_bytes(0, kTurnTag, bytes.data(), size);
-    ++read.turn;
-    read.digest = digest.value();
+    const Read read = {.turn = ++num_turns_, .digest = digest_.value()};
     comm.send_bytes(0, kReadTag, &read, sizeof(read));
     comm.receive_bytes(0, kGoTag, &go, sizeof(go));
-    CHECK(go == read.turn, go, read.turn);
-    const api::Turn turn = book.from_bytes(bytes);
-    if (turn.kind == api::Turn::Kind::kEnd) return;
-    WorkRunner& runner = runner_of(turn.base);
-    std::vector<api::Result> results;
-    if (turn.kind == api::Turn::Kind::kFile) {
-      results = runner.finish_file(take_job(runner, turn.file));
-    } else {
-      runner.set_step_tokens(turn.step_tokens);
-      results = runner.run(turn.work);
-    }
-    static_cast<void>(runner.take_events());  // the first process tells them
-    book.forget_ended(results);
-    mix_results(results, digest);
+    CHECK(go == num_turns_, go, num_turns_);
+    return book_.from_bytes(bytes);
   }
+
+  std::vector<api::Result> run(WorkRunner& runner, const api::Turn& turn) {
+    if (turn.kind == api::Turn::Kind::kFile) return runner.finish_file(take_job(runner, turn.file));
+    runner.set_step_tokens(turn.step_tokens);
+    if (turn.kind == api::Turn::Kind::kSample) return runner.sample(turn.work);
+    const auto is_due = [&] { return processes_.num_breaks_asked() > num_breaks_; };
+    const auto take = [&] { follow_break(); };
+    const Interruption breaks{.is_due = is_due, .run = take};
+    std::vector<api::Result> results = runner.run(turn.work, &breaks);
+    if (break_fault_ != nullptr) std::rethrow_exception(break_fault_);
+    return results;
+  }
+
+  // A pass has no place for what this throws, which ends the process behind it.
+  void follow_break() {
+    ++num_breaks_;
+    try {
+      while (follow_turn(breaking_)) {
+      }
+    } catch (...) {
+      break_fault_ = std::current_exception();
+    }
+  }
+
+  Comm& processes_;
+  GroupComm comm_, breaking_;
+  FunctionRef<WorkRunner&(api::BaseId)> runner_of_;
+  api::TurnBook book_;
+  Hash digest_;  // of all results so far
+  int64_t num_turns_ = 0, num_breaks_ = 0;
+  std::exception_ptr break_fault_;
+};
+
+}  // namespace
+
+void follow_turns(Comm& processes, FunctionRef<WorkRunner&(api::BaseId)> runner_of) {
+  TurnFollower(processes, runner_of).follow();
 }
 
 }  // namespace strata::engine

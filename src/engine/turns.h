@@ -2,8 +2,10 @@
 // Turns: how processes that have the stages of served models (engine/stages.h) are kept alike. The
 // first one decides what is done next, tells the others, and does it when all have read it; they do
 // the same. Before each turn all tell what came of the one before: should two have come to
-// different results, the first one throws. Engine thread only.
-//   TurnLeader turns(comm);  results = turns.run(runner, work, breaks);   // the first process
+// different results, the first one throws. So it does with what breaks in on a training pass: the
+// others are asked to stop where they are, are told turn by turn what all do there, and then go on.
+// Engine thread only.
+//   TurnLeader turns(comm);  results = turns.run(runner, work, &breaks);  // the first process
 //   follow_turns(comm, [&](api::BaseId base) -> WorkRunner& {...});       // the others
 #pragma once
 #include <cstdint>
@@ -25,9 +27,15 @@ class TurnLeader {
   TurnLeader(const TurnLeader&) = delete;
   TurnLeader& operator=(const TurnLeader&) = delete;
 
-  // WorkRunner::run() in all processes. `breaks` are this one's, and change nothing.
+  // WorkRunner::run() in all processes.
   std::vector<api::Result> run(WorkRunner& runner, const api::Work& work,
                                const Interruption* breaks);
+  // In a break of run(): calls the body, in which the following are for all processes, each where
+  // it is in its part of the work. They are asked when the body first has something for them.
+  void run_break(FunctionRef<void()> body);
+
+  // WorkRunner::sample() in all processes.
+  std::vector<api::Result> sample(WorkRunner& runner, const api::Work& work);
   // WorkRunner::finish_files() in all processes.
   std::vector<api::Result> finish_files(WorkRunner& runner, api::BaseId base);
   // The others return.
@@ -37,7 +45,9 @@ class TurnLeader {
   void announce(const api::Turn& turn);
   void note(const std::vector<api::Result>& results);
 
-  GroupComm comm_;
+  Comm& processes_;
+  GroupComm comm_, breaking_;
+  bool in_break_ = false, others_are_here_ = false;
   api::TurnBook book_;
   int64_t num_turns_ = 0;
   Hash digest_;  // of all results so far

@@ -101,6 +101,8 @@ struct Server {
   std::vector<api::Event> told;  // beside these
   bool writes = true;            // saves at once, as the server's worker does later
   int64_t saved_bytes = 0;
+  bool breaks_in = false;  // of several processes: samples on training passes
+  int64_t num_breaks = 0;  // that had some
 
   void submit(api::Command command) {
     ASSERT_EQ(scheduler.submit(std::move(command), 0.0), api::Admission::kAccepted);
@@ -123,9 +125,25 @@ struct Server {
     finish_files();
     const api::Capacity capacity = runner.capacity();
     const api::Work work = scheduler.next({&capacity, 1}, 0.0);
-    post(turns && !work.empty() ? turns->run(runner, work, nullptr) : runner.run(work));
+    post(turns && !work.empty() ? run_in_all_processes(work) : runner.run(work));
     for (api::Event& event : runner.take_events()) told.push_back(std::move(event));
     return !work.empty() || (reads && runner.files().num_waiting() > 0);
+  }
+  // At many places of a pass, where there are samples.
+  std::vector<api::Result> run_in_all_processes(const api::Work& work) {
+    int64_t num_asked = 0;
+    const auto is_due = [&] { return ++num_asked % 5 == 0 && runner.num_running() > 0; };
+    const auto take = [&] {
+      turns->run_break([&] {
+        finish_files();
+        const api::Work samples = scheduler.next_samples(runner.capacity());
+        if (samples.empty()) return;
+        ++num_breaks;
+        post(turns->sample(runner, samples));
+      });
+    };
+    const Interruption breaks{.is_due = is_due, .run = take};
+    return turns->run(runner, work, breaks_in ? &breaks : nullptr);
   }
   void run() {
     while (turn()) {

@@ -155,16 +155,24 @@ void expect_same_files(const std::string& dir, const std::string& of_whole) {
   }
 }
 
+// How processes have a model.
+struct Division {
+  int pipeline = 1, tensor = 1;
+  bool breaks_in = false;  // samples on training passes
+};
+
 // As a server that the first of several processes is, here as threads that share nothing: each has
-// a stage, and does what the first one tells it.
-Answers serve_over_processes(const TinyEngine& setup, const RunnerOptions& options, int count,
-                             const std::string& dir) {
+// a part of the model, and does what the first one tells it.
+Answers serve_over_processes(const TinyEngine& setup, const RunnerOptions& options,
+                             const Division& division, const std::string& dir) {
   Answers got;
-  run_ranks(count, [&](Comm& comm) {
-    Server server(setup, comm, {}, options);
+  run_ranks(division.pipeline * division.tensor, [&](Comm& comm) {
+    Server server(setup, comm, {}, options, division.tensor);
     if (comm.rank() > 0)
       return follow_turns(comm, [&](api::BaseId) -> WorkRunner& { return server.runner; });
+    server.breaks_in = division.breaks_in;
     got = serve(server, dir);
+    EXPECT_EQ(server.num_breaks > 20, division.breaks_in) << server.num_breaks;
     server.turns->end();
   });
   return got;
@@ -177,15 +185,41 @@ TEST_P(ServedStages, GiveTheBitsAndTheFilesOfOne) {
                             .options = {.pass_tokens = 128, .prefill_tokens = 32, .page_size = 8}};
   // Sampler weights have space for few, so that others are written and read again.
   const RunnerOptions options = {.snapshot_bytes = 1, .prefix_cache = true};
-  TempDir whole_dir, dir, processes_dir;
+  TempDir whole_dir, dir;
   Server whole(setup, {}, options, 1);
   Server staged(setup, {}, options, num_stages);
   ASSERT_EQ(staged.stages->size(), static_cast<size_t>(num_stages));
   const Answers want = serve(whole, whole_dir.path());
   expect_same_answers(serve(staged, dir.path()), want);
   expect_same_files(dir.path(), whole_dir.path());
-  expect_same_answers(serve_over_processes(setup, options, num_stages, processes_dir.path()), want);
-  expect_same_files(processes_dir.path(), whole_dir.path());
+  for (const bool breaks_in : {false, true}) {
+    SCOPED_TRACE(breaks_in);
+    TempDir processes_dir;
+    const Division division = {.pipeline = num_stages, .breaks_in = breaks_in};
+    expect_same_answers(serve_over_processes(setup, options, division, processes_dir.path()), want);
+    expect_same_files(processes_dir.path(), whole_dir.path());
+  }
+}
+
+// The same where each process has a part of every matrix, and where there are stages too.
+TEST(ServedStages, ProcessesThatDivideMatricesGiveTheBitsAndTheFilesOfOne) {
+  for (const char* const model : {"qwen2", "qwen3_moe"}) {
+    const TinyEngine setup = {
+        .model = model, .options = {.pass_tokens = 128, .prefill_tokens = 32, .page_size = 8}};
+    const RunnerOptions options = {.snapshot_bytes = 1, .prefix_cache = true};
+    TempDir whole_dir;
+    Server whole(setup, {}, options, 1);
+    const Answers want = serve(whole, whole_dir.path());
+    for (const Division& division :
+         {Division{.tensor = 2}, Division{.tensor = 2, .breaks_in = true},
+          Division{.pipeline = 2, .tensor = 2, .breaks_in = true}}) {
+      SCOPED_TRACE(::testing::Message() << model << " pipeline=" << division.pipeline << " breaks "
+                                        << division.breaks_in);
+      TempDir dir;
+      expect_same_answers(serve_over_processes(setup, options, division, dir.path()), want);
+      expect_same_files(dir.path(), whole_dir.path());
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ServedStages,

@@ -328,7 +328,6 @@ bool EngineHost::poll_for_break() {
   const double now = now_seconds();
   if (now < next_look_) return false;
   next_look_ = now + kLookSeconds;
-  if (turns_) return now >= next_told_;
   return now >= next_told_ || scheduler_->any_samples_waiting() ||
          std::any_of(engines_.begin(), engines_.end(),
                      [](const Base& base) { return base.runner->num_running() > 0; });
@@ -345,12 +344,20 @@ void EngineHost::run_sampling_steps() {
   for (const Base& base : engines_) {
     const api::Work work = scheduler_->next_samples(base.runner->capacity());
     if (work.empty()) continue;
-    std::vector<api::Result> results = scheduler_->complete(
-        run_catching_errors(work, [&](engine::WorkRunner& runner) { return runner.sample(work); }),
-        now_seconds());
+    std::vector<api::Result> results =
+        turns_ ? turns_->sample(*base.runner, work)
+               : run_catching_errors(
+                     work, [&](engine::WorkRunner& runner) { return runner.sample(work); });
+    results = scheduler_->complete(std::move(results), now_seconds());
     update_counts(work);
     post_events_and_results(std::move(results));
   }
+}
+
+void EngineHost::run_break(double begin) {
+  if (begin >= next_told_) emit_progress();
+  post_file_results();
+  run_sampling_steps();
 }
 
 // One step of each engine's samples. The pass then goes on for as long as that took.
@@ -358,11 +365,10 @@ void EngineHost::take_break() {
   const TraceSpan span("break");
   const double begin = now_seconds();
   try {
-    if (begin >= next_told_) emit_progress();
-    if (turns_) return;
-    post_file_results();
-    run_sampling_steps();
+    const auto body = [&] { run_break(begin); };
+    turns_ ? turns_->run_break(body) : body();
   } catch (const std::exception& error) {  // the pass must go on
+    if (turns_) end_all_processes(ErrorCode::kIo, error.what());
     log(LogLevel::kError, fmt::format("engine: sampling in a pass failed: {}", error.what()));
   }
   const double end = now_seconds();
@@ -373,7 +379,8 @@ std::vector<api::Result> EngineHost::run_with_breaks(const api::Work& work) {
   const auto is_due = [this] { return poll_for_break(); };
   const auto take = [this] { take_break(); };
   const Interruption breaks{.is_due = is_due, .run = take};
-  if (turns_) return run_in_all_processes(work, breaks);
+  if (turns_)
+    return turns_->run(*engines_.at(static_cast<size_t>(work.base)).runner, work, &breaks);
   return run_catching_errors(work,
                              [&](engine::WorkRunner& runner) { return runner.run(work, &breaks); });
 }

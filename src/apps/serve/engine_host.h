@@ -5,8 +5,7 @@
 // as much time as it leaves them, so that a sample need not wait for the end of a pass.
 //   EngineHost host(directories, options);  host.start(scheduler, post);  ...  host.stop();
 // Where several processes have a part of each model, the first one's thread tells the others what
-// it does (engine/turns.h), which have no scheduler: they follow(). Nothing breaks in on their
-// passes.
+// it does (engine/turns.h), which have no scheduler: they follow().
 #pragma once
 #include <atomic>
 #include <functional>
@@ -136,9 +135,9 @@ class EngineHost {
   void make_runners(const HostOptions& options);
   void run_until_stopped();
   void run_leading_others();
+  [[noreturn]] void end_all_processes(ErrorCode code, const std::string& what);
   std::vector<api::Result> run_turn(const api::Work& work);
   std::vector<api::Result> run_with_breaks(const api::Work& work);
-  std::vector<api::Result> run_in_all_processes(const api::Work& work, const Interruption& breaks);
   std::vector<api::Result> run_catching_errors(
       const api::Work& work, FunctionRef<std::vector<api::Result>(engine::WorkRunner&)> body);
   void run_file_jobs(engine::FileJobs& files);
@@ -149,6 +148,7 @@ class EngineHost {
   void emit_progress();
   void run_sampling_steps();
   void take_break();
+  void run_break(double begin);
   // What the engines hold, as far as such work changes it, for counts().
   void update_counts(const api::Work& work);
   void update_runner_counts();

@@ -37,26 +37,22 @@ void EngineHost::follow() {
 }
 
 // The end of a process is that of all: what was acknowledged is in the store.
+void EngineHost::end_all_processes(ErrorCode code, const std::string& what) {
+  processes_->announce_failure(code, what);
+  say(fmt::format("strata: {}\n", what));
+  std::fflush(nullptr);
+  std::_Exit(exit_code(Error(code, what)));
+}
+
 void EngineHost::run_leading_others() {
-  const auto end_all = [this](const Error& error) {
-    processes_->announce_failure(error.code, error.what());
-    say(fmt::format("strata: {}\n", error.what()));
-    std::fflush(nullptr);
-    std::_Exit(exit_code(error));
-  };
   try {
     run_until_stopped();
     turns_->end();
   } catch (const Error& error) {
-    end_all(error);
+    end_all_processes(error.code, error.what());
   } catch (const std::exception& error) {
-    end_all(Error(ErrorCode::kIo, error.what()));
+    end_all_processes(ErrorCode::kIo, error.what());
   }
-}
-
-std::vector<api::Result> EngineHost::run_in_all_processes(const api::Work& work,
-                                                          const Interruption& breaks) {
-  return turns_->run(*engines_.at(static_cast<size_t>(work.base)).runner, work, &breaks);
 }
 
 }  // namespace strata::apps

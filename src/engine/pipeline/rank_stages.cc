@@ -175,6 +175,13 @@ void RankStages::add_stage(int stage, Engine& engine) {
                                                    data_ ? chains_.back().get() : nullptr));
 }
 
+void RankStages::connect_weights() {
+  for (const auto& runner : runners_) {
+    model::TensorRanks* const ranks = runner->engine().model().weights->tensor_ranks();
+    if (ranks != nullptr) ranks->connect(*tensor_);
+  }
+}
+
 StageRunner* RankStages::find(int stage) {
   const auto found = std::find_if(runners_.begin(), runners_.end(),
                                   [&](const auto& runner) { return runner->stage() == stage; });

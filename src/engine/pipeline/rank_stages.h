@@ -87,6 +87,9 @@ class RankStages {
   // Before another rule of ownership holds.
   void clear_ownerships() { ownerships_.clear(); }
 
+  // From now on the matrices that tensor ranks divide are joined by these ranks.
+  void connect_weights();
+
   // Frees what this rank has read of weights that ranks divide, and waits for all: what others ask
   // for is sent when all are here, so that it counts for the batch that took it.
   void release_divided_weights();
