@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server over ranks: the answers and files of one process, through Tinker's SDK and OpenAI's client; each rank stopped
-for some seconds under load, which readiness names and nobody else notices; and each killed, which ends all, after which
-what was acknowledged is there. Needs Open MPI.
+"""A server over ranks: the answers and files of one process, through Tinker's SDK and OpenAI's client, also where they fit
+schemas; each rank stopped for some seconds while several tenants train and sample, which readiness names and nobody else
+notices; and each killed under such load, which ends all, after which what was acknowledged is there. Needs Open MPI.
 
-usage: serve_ranks.py STRATA MODEL_DIR [RANKS, 2] [pipeline or tensor]
+usage: serve_ranks.py STRATA MODEL_DIR [RANKS, 2] [pipeline or tensor] [SEED]
 """
+import json
 import os
 import pathlib
+import random
 import signal
 import subprocess
 import sys
@@ -29,6 +31,21 @@ MEMORY = ["--memory", "1GiB"]
 A = [5, 9, 17, 33, 65, 12, 40, 7]
 SILENT = 12.0  # seconds that a rank is stopped for
 SOON = 10.0    # within which readiness says so, and within which all end with one
+SCHEMA = {"type": "object", "properties": {"city": {"enum": ["Oslo", "Rome"]}, "count": {"type": "integer"},
+                                           "tags": {"type": "array", "items": {"type": "string", "maxLength": 6}, "maxItems": 3}},
+          "required": ["city", "count", "tags"], "additionalProperties": False}
+TOOL = {"type": "function", "function": {"name": "weather", "parameters": {
+    "type": "object", "properties": {"city": {"enum": ["Oslo", "Rome"]}}, "required": ["city"], "additionalProperties": False}}}
+# What answers have to fit, and whether they are JSON.
+FITS = [({"response_format": {"type": "json_object"}}, True),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA, "strict": True}}}, True),
+        ({"tools": [TOOL], "tool_choice": "required"}, False),
+        ({"extra_body": {"structured_outputs": {"regex": "[a-f]{3}-[0-9]{2,4}"}}}, False),
+        ({"extra_body": {"structured_outputs": {"grammar": 'root ::= "yes" | "no" rest\nrest ::= "!" | "?"'}}}, False)]
+
+
+def key_of(tenant):
+    return f"{KEY}{tenant}"
 
 
 class RankedServer(Server):
@@ -88,12 +105,20 @@ def use_openai(url):
     streamed = client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "Hello"}], seed=6,
                                               max_tokens=16, stream=True)
     out.append("".join(c.choices[0].delta.content or "" for c in streamed if c.choices))
-    try:
-        client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "Hi"}], max_tokens=8,
-                                       response_format={"type": "json_object"})
-    except openai.BadRequestError as error:
-        return out, str(error)
-    return out, ""
+    return out + fitting_answers(client, seed=7)
+
+
+def fitting_answers(client, seed):
+    out = []
+    for number, (fit, is_json) in enumerate(FITS):
+        done = client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "An answer:"}], seed=seed + number,
+                                              max_tokens=96, temperature=1, n=2, logprobs=True, top_logprobs=2, **fit)
+        for choice in done.choices:
+            said, calls = choice.message.content, choice.message.tool_calls or []
+            assert choice.finish_reason == "length" or not is_json or json.loads(said) is not None, (fit, choice)
+            values = [(t.logprob, [(o.token, o.logprob) for o in t.top_logprobs]) for t in choice.logprobs.content or []]
+            out.append((choice.finish_reason, said, [(c.function.name, c.function.arguments) for c in calls], values))
+    return out
 
 
 def saved_files(data):
@@ -109,9 +134,7 @@ def same_as_one_process(strata, model, ranks):
             data = f"{folder}/{name}"
             server = Server(strata, model, data, *MEMORY) if name == "one" else RankedServer(strata, model, data, ranks)
             answers = use_sdk(server.url)
-            texts, refused = use_openai(server.url)
-            assert (refused == "") == (name == "one"), refused
-            assert name == "one" or "--ranks" in refused, refused
+            texts = use_openai(server.url)
             assert server.stop() == 0, name
             seen.append((answers, texts, saved_files(data)))
         one, several = seen
@@ -152,46 +175,68 @@ class Patient(httpx.Client):
         return reply
 
 
-class Worker(threading.Thread):
+class Tenant(threading.Thread):
     """Trains and samples so many times; all that it was answered."""
 
-    def __init__(self, url, steps):
+    def __init__(self, url, number, steps):
         super().__init__(daemon=True)
-        self.wire, self.steps, self.out, self.fault = Wire(url, KEY), steps, [], None
+        self.url, self.number, self.steps, self.out, self.fault = url, number, steps, [], None
+        self.wire = Wire(url, key_of(number))
         self.wire.http = Patient(base_url=self.wire.http.base_url, headers=self.wire.http.headers, timeout=60)
 
     def run(self):
         try:
-            session = self.wire.session()
-            tiny = self.wire.model(session, seed=5)
-            base = self.wire.sampler(session, 0, base_model="tiny")
-            for step in range(self.steps):
-                self.out.append(tiny.logprobs([ce(A), ce(A * 30)]))
-                tiny.run([ce(A), ce(A[::-1])])
-                tiny.step()
-                sampled = self.wire.sampled(base, step, A, max_tokens=12, count=2, params={"seed": step})
-                self.out.append([bytes(s.tokens) for s in sampled.sequences])
+            self.work()
         except Exception as error:  # noqa: BLE001: reported by who waits
             self.fault = error
 
+    def work(self):
+        session = self.wire.session()
+        tiny = self.wire.model(session, seed=5 + self.number, rank=4 << self.number)
+        base = self.wire.sampler(session, 0, base_model="tiny")
+        saved = tiny.save("first", "save_weights_for_sampler")["path"]
+        own = self.wire.sampler(session, 1, model_path=saved)
+        for step in range(self.steps):
+            self.out.append(tiny.logprobs([ce(A), ce(A * (20 + 5 * self.number))]))
+            tiny.run([ce(A * 20), ce(A[::-1])])
+            tiny.step()
+            for sampler in (base, own):
+                sampled = self.wire.sampled(sampler, step, A, max_tokens=12, count=2, params={"seed": step})
+                self.out.append([bytes(s.tokens) + bytes(s.logprobs) for s in sampled.sequences])
+
+
+class Chat(Tenant):
+    """Asks for answers that fit schemas."""
+
+    def work(self):
+        client = openai.OpenAI(base_url=self.url + "/v1", api_key=key_of(self.number), max_retries=100)
+        for step in range(self.steps):
+            self.out.append(fitting_answers(client, seed=100 * step))
+
 
 def worked(url, steps, meanwhile=None):
-    worker = Worker(url, steps)
-    worker.start()
+    """What each of several tenants was answered, who all work at once."""
+    tenants = [Tenant(url, number, steps) for number in range(3)] + [Chat(url, 3, 1)]
+    for tenant in tenants:
+        tenant.start()
     if meanwhile:
-        wait_until(lambda: len(worker.out) >= 4 or worker.fault, 60)
+        assert wait_until(lambda: all(len(t.out) >= 4 for t in tenants[:3]) or any(t.fault for t in tenants), 120)
         meanwhile()
-    worker.join(120)
-    if worker.fault:
-        raise worker.fault
-    assert not worker.is_alive()
-    return worker.out
+        assert all(t.is_alive() for t in tenants[:3]) or any(t.fault for t in tenants), "they had ended before"
+    for tenant in tenants:
+        tenant.join(900)
+        if tenant.fault:
+            raise tenant.fault
+        assert not tenant.is_alive()
+    return [tenant.out for tenant in tenants]
 
 
-def stopped_ranks(strata, model, ranks, steps=40):
+def stopped_ranks(strata, model, ranks, steps=6):
     with tempfile.TemporaryDirectory() as folder:
         server = Server(strata, model, f"{folder}/one", *MEMORY)
+        begin = time.monotonic()
         wanted = worked(server.url, steps)
+        print(f"serve_ranks: four tenants' work takes one process {time.monotonic() - begin:.1f} s", flush=True)
         assert server.stop() == 0
         server = RankedServer(strata, model, f"{folder}/ranks", ranks)
         for rank in range(ranks):
@@ -208,20 +253,30 @@ def stopped_ranks(strata, model, ranks, steps=40):
                 assert red is not None and red < SOON, red
                 assert wait_until(lambda: readiness(server)[0] == 200, SOON), readiness(server)
                 print(f"serve_ranks: rank {rank} stopped for {SILENT:.0f} s; not ready after {red:.1f} s", flush=True)
-            assert worked(server.url, steps, stop_for_a_while) == wanted, f"rank {rank}: other bits"
+            begin = time.monotonic()
+            got = worked(server.url, steps, stop_for_a_while)
+            assert got == wanted, f"rank {rank}: other bits"
+            print(f"serve_ranks: four tenants' work has the bits of one process, in {time.monotonic() - begin:.1f} s", flush=True)
         assert server.stop() == 0
 
 
-def killed_ranks(strata, model, ranks):
+def keyed(client, number, url):
+    client.wire = Wire(url, key_of(number))
+    return client
+
+
+def killed_ranks(strata, model, ranks, seed):
+    chance = random.Random(seed)
     with tempfile.TemporaryDirectory() as folder:
-        data, acknowledged = pathlib.Path(folder) / "data", set()
-        for rank in range(ranks):
+        data, acknowledged = pathlib.Path(folder) / "data", {}
+        for rank in list(range(ranks)) * 2:
             server = RankedServer(strata, model, str(data), ranks)
-            clients = [Trainer(server.url, rank), Trainer(server.url, rank + 0.5), Sampler(server.url, rank)]
+            clients = [keyed(kind(server.url, chance.random()), number, server.url)
+                       for number, kind in enumerate([Trainer, Trainer, Trainer, Sampler, Sampler])]
             for client in clients:
                 client.start()
             assert wait_until(lambda: any(c.acknowledged for c in clients), 60)
-            time.sleep(0.5)
+            time.sleep(3.0 * chance.random())
             begin = time.monotonic()
             os.kill(server.pid(rank), signal.SIGKILL)
             code = server.process.wait(60)
@@ -233,15 +288,17 @@ def killed_ranks(strata, model, ranks):
                 client.join(90)
                 if client.fault:
                     raise client.fault
-            acknowledged |= set().union(*(c.acknowledged for c in clients))
             server = RankedServer(strata, model, str(data), ranks)
-            wire = Wire(server.url, KEY)
-            check_futures(wire, clients)
-            check_checkpoints(wire, acknowledged)
+            for number, client in enumerate(clients):
+                paths = acknowledged.setdefault(number, set())
+                paths |= client.acknowledged
+                wire = Wire(server.url, key_of(number))
+                check_futures(wire, [client])
+                check_checkpoints(wire, paths)
             assert server.stop() == 0
             check_files(data)
             print(f"serve_ranks: rank {rank} killed; all ended in {seconds:.1f} s, exit code {code}; "
-                  f"{len(acknowledged)} acknowledged checkpoints load", flush=True)
+                  f"{sum(map(len, acknowledged.values()))} acknowledged checkpoints of {len(clients)} tenants load", flush=True)
 
 
 def main():
@@ -249,9 +306,11 @@ def main():
     ranks = int(sys.argv[3]) if len(sys.argv) > 3 else 2
     if len(sys.argv) > 4:
         RankedServer.kind = sys.argv[4]
+    seed = int(sys.argv[5]) if len(sys.argv) > 5 else int(time.time())
+    print(f"serve_ranks: {RankedServer.kind}={ranks}, seed {seed}", flush=True)
     refusals(strata, model)
     stopped_ranks(strata, model, ranks)
-    killed_ranks(strata, model, ranks)
+    killed_ranks(strata, model, ranks, seed)
     same_as_one_process(strata, model, ranks)  # last: its SDK goes on to call servers that have ended
     print("serve_ranks: all passed")
 
