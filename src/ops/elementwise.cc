@@ -46,6 +46,11 @@ void to_host(Backend& backend, IndexView<int64_t> x, std::span<int64_t> out) {
   backend.call()->elementwise.ends_to_host(backend, x, out);
 }
 
+void from_host(Backend& backend, std::span<const int32_t> values, IndexView<int32_t> y) {
+  CHECK(y.size() == std::ssize(values), y.size(), values.size());
+  backend.call()->elementwise.indices_from_host(backend, stage_list(backend, values), y);
+}
+
 void from_host(Backend& backend, std::span<const int64_t> values, IndexView<int64_t> y) {
   CHECK(y.size() == std::ssize(values), y.size(), values.size());
   backend.call()->elementwise.ends_from_host(backend, stage_list(backend, values), y);

@@ -28,6 +28,7 @@ void to_host(Backend& backend, TensorView x, std::span<float> out);
 void from_host(Backend& backend, std::span<const float> values, TensorView y);
 void to_host(Backend& backend, IndexView<int32_t> x, std::span<int32_t> out);
 void to_host(Backend& backend, IndexView<int64_t> x, std::span<int64_t> out);
+void from_host(Backend& backend, std::span<const int32_t> values, IndexView<int32_t> y);
 void from_host(Backend& backend, std::span<const int64_t> values, IndexView<int64_t> y);
 
 // Bytes of tensor memory to another place there.

@@ -125,6 +125,7 @@ struct ElementwiseRow {
   void (*from_host)(Backend&, std::span<const float> values, TensorView y);
   void (*indices_to_host)(Backend&, IndexView<int32_t> x, std::span<int32_t> out);
   void (*ends_to_host)(Backend&, IndexView<int64_t> x, std::span<int64_t> out);
+  void (*indices_from_host)(Backend&, std::span<const int32_t> values, IndexView<int32_t> y);
   void (*ends_from_host)(Backend&, std::span<const int64_t> values, IndexView<int64_t> y);
   void (*copy_bytes)(Backend&, const void* from, void* to, int64_t bytes);
   void (*add_into)(Backend&, TensorView x, TensorView y);

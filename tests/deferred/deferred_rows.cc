@@ -226,6 +226,7 @@ const Rows kRows = {
          .from_host = Late<[](const Rows& r) { return r.elementwise.from_host; }>(),
          .indices_to_host = Copy<[](const Rows& r) { return r.elementwise.indices_to_host; }>(),
          .ends_to_host = Copy<[](const Rows& r) { return r.elementwise.ends_to_host; }>(),
+         .indices_from_host = Late<[](const Rows& r) { return r.elementwise.indices_from_host; }>(),
          .ends_from_host = Late<[](const Rows& r) { return r.elementwise.ends_from_host; }>(),
          .copy_bytes = Late<[](const Rows& r) { return r.elementwise.copy_bytes; }>(),
          .add_into = Late<[](const Rows& r) { return r.elementwise.add_into; }>(),

@@ -379,6 +379,9 @@ TEST(Elementwise, CopiesToAndFromTheHost) {
   std::vector<int32_t> out_rows(2);
   to_host(backend, indices(rows), out_rows);
   EXPECT_EQ(out_rows, rows);
+  std::vector<int32_t> to_rows(2);
+  from_host(backend, rows, indices(to_rows));
+  EXPECT_EQ(to_rows, rows);
   std::vector<int64_t> copy(3);
   copy_bytes(backend, numbers.data(), copy.data(), 16);
   EXPECT_EQ(copy, (std::vector<int64_t>{1, -2, 0}));

@@ -71,6 +71,7 @@ constexpr Rows kRefusing = {
                     .from_host = Refuses<"elementwise.from_host">(),
                     .indices_to_host = Refuses<"elementwise.indices_to_host">(),
                     .ends_to_host = Refuses<"elementwise.ends_to_host">(),
+                    .indices_from_host = Refuses<"elementwise.indices_from_host">(),
                     .ends_from_host = Refuses<"elementwise.ends_from_host">(),
                     .copy_bytes = Refuses<"elementwise.copy_bytes">(),
                     .add_into = Refuses<"elementwise.add_into">(),

@@ -268,6 +268,10 @@ void ends_to_host(CpuBackend& backend, IndexView<int64_t> x, std::span<int64_t> 
   copy_bytes(backend, x.data(), out.data(), x.num_bytes());
 }
 
+void indices_from_host(CpuBackend& backend, std::span<const int32_t> values, IndexView<int32_t> y) {
+  copy_bytes(backend, values.data(), y.data(), y.num_bytes());
+}
+
 void ends_from_host(CpuBackend& backend, std::span<const int64_t> values, IndexView<int64_t> y) {
   copy_bytes(backend, values.data(), y.data(), y.num_bytes());
 }

@@ -34,6 +34,7 @@ void to_host(CpuBackend& backend, TensorView x, std::span<float> out);
 void from_host(CpuBackend& backend, std::span<const float> values, TensorView y);
 void indices_to_host(CpuBackend& backend, IndexView<int32_t> x, std::span<int32_t> out);
 void ends_to_host(CpuBackend& backend, IndexView<int64_t> x, std::span<int64_t> out);
+void indices_from_host(CpuBackend& backend, std::span<const int32_t> values, IndexView<int32_t> y);
 void ends_from_host(CpuBackend& backend, std::span<const int64_t> values, IndexView<int64_t> y);
 void copy_bytes(CpuBackend& backend, const void* from, void* to, int64_t bytes);
 void gather_columns(CpuBackend& backend, TensorView x, std::span<const int32_t> columns,

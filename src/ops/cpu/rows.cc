@@ -83,6 +83,7 @@ constexpr Rows kRows = {
                     .from_host = on_cpu<from_host>,
                     .indices_to_host = on_cpu<indices_to_host>,
                     .ends_to_host = on_cpu<ends_to_host>,
+                    .indices_from_host = on_cpu<indices_from_host>,
                     .ends_from_host = on_cpu<ends_from_host>,
                     .copy_bytes = on_cpu<copy_bytes>,
                     .add_into = on_cpu<add_into>,
