@@ -2,6 +2,10 @@
 // D model width, E experts, F width of an expert.
 #include "model/blocks/experts/moe_rows.h"
 
+#include <fmt/format.h>
+
+#include <cmath>
+
 namespace strata::model {
 namespace {
 
@@ -150,6 +154,35 @@ void add_path_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
 }
 
 }  // namespace
+
+std::string find_moe_config_fault(const MoeConfig& c) {
+  constexpr int64_t kMostExperts = 65536;
+  constexpr int64_t kLargestWidth = int64_t{1} << 31;
+  std::string fault;
+  const auto want = [&](bool fine, std::string_view name, int64_t got, std::string_view wanted) {
+    if (fault.empty() && !fine) fault = fmt::format("{}: got {}, want {}", name, got, wanted);
+  };
+  const int64_t experts = c.num_experts;
+  want(experts >= 1 && experts <= kMostExperts, "the number of experts", experts, "1 to 65536");
+  want(c.expert_width >= 1 && c.expert_width < kLargestWidth, "moe_intermediate_size",
+       c.expert_width, "at least 1 and below 2^31");
+  want(c.shared_width >= 0 && c.shared_width < kLargestWidth, "the shared experts' width",
+       c.shared_width, "at least 0 and below 2^31");
+  want(c.top_k >= 1 && c.top_k <= experts, "num_experts_per_tok", c.top_k,
+       "1 to the number of experts");
+  if (fault.empty() && (!(c.clamp.limit >= 0.0f) || !std::isfinite(c.clamp.limit))) {
+    fault = fmt::format("swiglu_limit: got {}, want more than 0", c.clamp.limit);
+  }
+  if (!fault.empty()) return fault;
+  want(c.num_groups >= 1 && experts % c.num_groups == 0, "n_group", c.num_groups,
+       "a divisor of the number of experts");
+  if (!fault.empty()) return fault;
+  want(c.top_groups >= 1 && c.top_groups <= c.num_groups, "topk_group", c.top_groups,
+       "1 to n_group");
+  want(c.top_k <= c.top_groups * (experts / c.num_groups), "num_experts_per_tok", c.top_k,
+       "at most the experts of topk_group groups");
+  return fault;
+}
 
 void add_moe_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
   add_router_rows(c, d, rows);
