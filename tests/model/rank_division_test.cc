@@ -38,7 +38,7 @@ TEST(RankDivision, ModelsDivideByWhatAllTheirRowsHave) {
       {"qwen3_moe", {.expert = 3}},
       {"deepseek_mla", {.tensor = 4}},
       {"deepseek_moe", {.expert = 8, .tensor = 4}},
-      {"deepseek_v4", {.expert = 5, .tensor = 2}},
+      {"deepseek_v4", {.expert = 2, .tensor = 2}},
       {"qwen3_5", {.tensor = 2}},
       {"lfm2", {.tensor = 2}},
       {"qwen3_5_moe", {.expert = 3, .tensor = 2}},
@@ -68,21 +68,17 @@ TEST(RankDivision, OthersAreRefusedWithAllNumbers) {
        "--ranks tensor=2: layer 0, self_attn.k_proj.weight: 3 key/value heads along its outputs "
        "are no multiple of 2; want 3 or 6, by which every row of the model divides"},
       {"qwen3_moe",
-       {.expert = 4, .tensor = 2},
-       "--ranks expert=4: layer 0, mlp.experts.*.gate_proj.weight: 6 experts are no multiple of 4; "
-       "want a divisor of 6, which every row of the model has"},
+       {.expert = 7, .tensor = 2},
+       "--ranks expert=7: layer 0, mlp.experts.*.gate_proj.weight: 6 experts are fewer than the "
+       "ranks; want at most 6"},
       {"deepseek_mla",
        {.tensor = 8},
        "--ranks tensor=8: layer 0, self_attn.q_b_proj.weight: 4 heads along its outputs are no "
        "multiple of 8; want a divisor of 4, which every row of the model has"},
       {"deepseek_moe",
        {.expert = 16},
-       "--ranks expert=16: layer 1, mlp.experts.*.gate_proj.weight: 8 experts are no multiple of "
-       "16; want a divisor of 8, which every row of the model has"},
-      {"deepseek_v4",
-       {.expert = 2},
-       "--ranks expert=2: layer 0, mlp.experts.*.gate_proj.weight: 5 experts are no multiple of 2; "
-       "want a divisor of 5, which every row of the model has"},
+       "--ranks expert=16: layer 1, mlp.experts.*.gate_proj.weight: 8 experts are fewer than the "
+       "ranks; want at most 8"},
       {"deepseek_v4",
        {.tensor = 4},
        "--ranks tensor=4: layer 0, self_attn.o_a_proj.weight: 2 groups of heads along its outputs "
@@ -108,7 +104,7 @@ TEST(RankDivision, EveryLayerCounts) {
   const ModelConfig mixed = golden("qwen3_moe");
   ModelConfig turned = mixed;
   std::swap(turned.layers[0], turned.layers[1]);
-  EXPECT_EQ(fault(turned, {.expert = 5}).substr(0, 26), "--ranks expert=5: layer 1,");
+  EXPECT_EQ(fault(turned, {.expert = 7}).substr(0, 26), "--ranks expert=7: layer 1,");
 }
 
 // Matrices that are not named here have an axis, which their units fill.

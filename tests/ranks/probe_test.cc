@@ -209,7 +209,7 @@ TEST_F(ProbeOverRanks, RanksThatDivideAStageRefuseTheRest) {
              4,
              {},
              "expert ranks run without stages, micro-batches and other kinds of ranks yet"},
-        Case{"gpt_oss", "main", "expert=4", 4, {}, "6 experts are no multiple of 4"}}) {
+        Case{"gpt_oss", "main", "expert=7", 7, {}, "6 experts are fewer than the ranks"}}) {
     SCOPED_TRACE(c.want);
     const ProbeOptions one = request_of(c.golden, c.request, {"a", "b"});
     std::vector<std::string> words = {STRATA_BINARY, "probe",     one.model,

@@ -323,9 +323,12 @@ class SentPlanner {
   void add_expert_gradients(const model::LoraAdapter& adapter) {
     for (const model::LoraModule& module : adapter.modules()) {
       if (module.num_experts == 0) continue;
-      const int64_t values = module.a.shape.num_elements() + module.b.shape.num_elements();
+      const int64_t of_each =
+          (module.a.shape.num_elements() + module.b.shape.num_elements()) / module.num_experts;
+      // No rank has more than the first.
+      const int64_t own = plan_.expert_share(0).experts_of(module.num_experts, 0).count;
       for (SentBytes& rank : sent_)
-        rank[Sent::kGradients] += values / plan_.expert * (plan_.expert - 1) * kF32Bytes;
+        rank[Sent::kGradients] += own * of_each * (plan_.expert - 1) * kF32Bytes;
     }
   }
   void add_adapter_step(const model::LoraAdapter& adapter) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // ExpertShare: one of so many expert ranks, which divide the experts of each layer among
-// themselves, as many each, and have all else alike. Plain values. Any thread.
+// themselves and have all else alike: expert e of E is on rank floor(e ranks / E). Plain values.
+// Any thread.
 #pragma once
 #include <cstdint>
 
@@ -12,10 +13,13 @@ struct ExpertShare {
   int rank = 0;
   int num_ranks = 1;
   [[nodiscard]] bool is_divided() const { return num_ranks > 1; }
-  // Those that a rank has of so many experts, which ranks divide evenly: neighbours.
+  // Those that a rank has of so many experts: neighbours. No rank has more than the first.
   [[nodiscard]] AxisPart experts_of(int64_t num_experts, int of_rank) const {
-    const int64_t each = num_experts / num_ranks;
-    return {of_rank * each, each};
+    const auto first_of = [&](int64_t rank) {
+      return (rank * num_experts + num_ranks - 1) / num_ranks;
+    };
+    const int64_t first = first_of(of_rank);
+    return {first, first_of(int64_t{of_rank} + 1) - first};
   }
   [[nodiscard]] int rank_of(int64_t expert, int64_t num_experts) const {
     return static_cast<int>(expert * num_ranks / num_experts);

@@ -54,14 +54,17 @@ std::string hint_of_common(int64_t common) {
 }
 
 void check_expert_ranks(const LayerTable& layers, int64_t ranks) {
-  int64_t common = 0;  // 0: no row has experts
-  for_each_row(layers,
-               [&](const ParamRow& row, int64_t) { common = std::gcd(common, row.num_experts); });
-  if (common == 0) refuse("expert", ranks, "the model has no experts");
+  int64_t least = 0;  // 0: no row has experts
+  for_each_row(layers, [&](const ParamRow& row, int64_t) {
+    if (row.num_experts > 0)
+      least = least == 0 ? row.num_experts : std::min(least, row.num_experts);
+  });
+  if (least == 0) refuse("expert", ranks, "the model has no experts");
   for_each_row(layers, [&](const ParamRow& row, int64_t layer) {
-    if (row.num_experts % ranks == 0) return;
-    refuse_row("expert", ranks, fmt::format("{}: {} experts", name_of(row, layer), row.num_experts),
-               hint_of_common(common));
+    if (row.num_experts == 0 || row.num_experts >= ranks) return;
+    refuse("expert", ranks,
+           fmt::format("{}: {} experts are fewer than the ranks; want at most {}",
+                       name_of(row, layer), row.num_experts, least));
   });
 }
 
