@@ -20,7 +20,29 @@ model::Pass MtpPass::build_pass(const model::Pass& pass, const MtpWork& work) {
   if (work.want_loss) lay_out_targets(work);
   model::Pass own = builder_.build_like(pass);
   own.is_mtp = true;
+  if (pass.dealt == nullptr) return own;
+  lay_out_dealt_rows(*pass.dealt);
+  own.dealt = &dealt_;
   return own;
+}
+
+// All tokens but each sequence's last, as lay_out_rows() has them of this rank's.
+void MtpPass::lay_out_dealt_rows(const model::DealtRows& dealt) {
+  dealt_.clear();
+  int64_t row = 0;
+  const auto end_ranks_before = [&] {
+    while (dealt_.first_rows.size() < dealt.first_rows.size() &&
+           dealt.first_rows[dealt_.first_rows.size()] <= row)
+      dealt_.end_rank();
+  };
+  for (const model::AdapterSegment& run : dealt.rows.runs()) {
+    for (const int64_t end : dealt.rows.ends_of(run)) {
+      end_ranks_before();
+      dealt_.rows.add_sequence(run.begin + end - row - 1, run.adapter);
+      row = run.begin + end;
+    }
+  }
+  end_ranks_before();
 }
 
 void MtpPass::lay_out_rows(const model::Pass& pass) {
@@ -87,11 +109,17 @@ void MtpPass::loss_and_backward(model::Pass& own, const MtpWork& work, TensorVie
       .targets = targets_, .first_targets = first_targets_, .losses = losses_of_sequences_};
   inputs.columns[api::LossInput::kWeights] = weights_;
   const TensorView d_hidden = work.backward ? own.take(DType::kF32, hidden.shape) : TensorView();
-  loss_pass_.compute_losses_and_gradients(own, inputs, hidden, logprobs_, losses_, d_hidden);
+  TensorView d_state;
+  model::in_turn(work.turns, model::kMtpHeadPart, [&] {
+    if (own.num_tokens() > 0)
+      loss_pass_.compute_losses_and_gradients(own, inputs, hidden, logprobs_, losses_, d_hidden);
+    if (!work.backward) return;
+    d_state = own.take(DType::kF32, {std::ssize(rows_), d_from.cols()});
+    if (own.num_tokens() > 0) model::mtp_norm_backward(own, tape_, d_hidden, d_state);
+  });
   own.unless_counting([&] { write_losses(work); });
   if (!work.backward) return;
-  const TensorView d_state = own.take(DType::kF32, {std::ssize(rows_), d_from.cols()});
-  model::mtp_backward(own, tape_, d_hidden, d_state);
+  model::mtp_layer_backward(own, tape_, work.turns, d_state);
   ops::scatter_add(own.backend, d_state, rows_, d_from);
 }
 

@@ -19,7 +19,8 @@ struct MtpWork {
   model::Recompute recompute = model::Recompute::kNone;
   bool want_loss = false;
   train::LossInputs inputs = {};  // the pass's own
-  std::span<float> losses = {};   // as its targets, not multiplied by the weight; zero before
+  model::GradientTurns* turns = nullptr;
+  std::span<float> losses = {};  // as its targets, not multiplied by the weight; zero before
 };
 
 // Reused from pass to pass.
@@ -33,16 +34,19 @@ class MtpPass {
   // Reads `from`, what the decoder made of the pass (model::mtp_state); writes hidden [rows, D],
   // what the head reads. What backward() needs stays in the scratch.
   void forward(model::Pass& own, const MtpWork& work, TensorView from, TensorView hidden);
-  // Losses; and where the work asks for a backward, gradients, and adds to d_from, f32.
+  // Losses; and where the work asks for a backward, gradients in their turns, and adds to d_from,
+  // f32.
   void loss_and_backward(model::Pass& own, const MtpWork& work, TensorView hidden,
                          TensorView d_from);
 
  private:
   void lay_out_rows(const model::Pass& pass);
+  void lay_out_dealt_rows(const model::DealtRows& dealt);
   void lay_out_targets(const MtpWork& work);
   void write_losses(const MtpWork& work) const;
 
   PassBuilder builder_;
+  model::DealtRows dealt_;  // of all expert ranks, where each runs other sequences
   std::vector<int32_t> rows_;
   std::vector<int32_t> targets_;
   std::vector<int64_t> first_targets_;

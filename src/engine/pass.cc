@@ -60,6 +60,12 @@ void write_logits(model::Pass& pass, const PassWork& work, const std::string& na
   }
 }
 
+// Of a pass that has nothing to add to what multi-token prediction accumulates.
+void pass_turns_on(model::GradientTurns* turns) {
+  for (const int64_t part : {model::kMtpHeadPart, model::kMtpPart})
+    model::in_turn(turns, part, [] {});
+}
+
 // Multi-token prediction over the pass, which reads `from`. d_from, like it in f32, or empty: its
 // gradient, which is added to.
 void run_mtp(model::Pass& pass, const PassWork& work, TensorView from, TensorView d_from,
@@ -71,9 +77,11 @@ void run_mtp(model::Pass& pass, const PassWork& work, TensorView from, TensorVie
                        .recompute = work.recompute,
                        .want_loss = work.want_loss,
                        .inputs = work.inputs,
+                       .turns = work.turns,
                        .losses = work.mtp_losses};
   model::Pass own = state.mtp.build_pass(pass, mtp);
-  if (own.num_tokens() == 0) return;
+  const model::RowGroups& rows_of_all = own.expert_rows();
+  if (rows_of_all.num_rows_total() == 0) return pass_turns_on(work.turns);
   const TensorView hidden =
       pass.take(pass.dtype(), {own.num_tokens(), pass.weights.config().hidden_size});
   state.mtp.forward(own, mtp, from, hidden);
@@ -101,6 +109,7 @@ StagePass::StagePass(Backend& backend, Engine& engine, const PassWork& work, Pas
       head_apart_(work.base_gradients != nullptr && engine.base_trainer().share().num_owners > 1) {
   pass_.adapter_gradients = work.adapter_gradients;
   pass_.base_gradients = work.base_gradients;
+  pass_.dealt = work.dealt;
   indexer_loss_ = {.weight = work.indexer_weight, .losses = work.indexer_losses};
   if (work.indexer_weight > 0.0f) pass_.indexer_loss = &indexer_loss_;
   take_states_and_hidden();
@@ -162,17 +171,15 @@ void StagePass::write_large_results() {
 
 void StagePass::compute_losses_and_gradients() {
   if (!pass_.weights.ends()) return;
-  if (work_.want_loss) run_loss_pass();
+  if (work_.want_loss && pass_.num_tokens() > 0) run_loss_pass();
   if (work_.mtp_weight == 0.0f) return;
   const model::ModelConfig& config = pass_.weights.config();
   if (work_.trains() && !config.mtp_reads_hidden) {
     d_last_ = pass_.take(DType::kF32, state_.tape.last.shape);
     ops::fill_zero(pass_.backend, d_last_);
   }
-  model::in_turn(work_.turns, model::kMtpPart, [&] {
-    run_mtp(pass_, work_, model::mtp_state(config, state_.tape.last, hidden_),
-            model::mtp_state(config, d_last_, d_hidden_), state_);
-  });
+  run_mtp(pass_, work_, model::mtp_state(config, state_.tape.last, hidden_),
+          model::mtp_state(config, d_last_, d_hidden_), state_);
 }
 
 void StagePass::run_loss_pass() {
@@ -263,7 +270,8 @@ void MicroBatch::resize_results(const api::Batch& batch) {
 PassWork MicroBatch::collate(Engine& engine, const api::Batch& batch, size_t first, size_t last) {
   first_ = first;
   last_ = last;
-  gradients_ = batch.sequences[first].gradients ? batch.gradients : api::Gradients::kNone;
+  const bool takes = first < last && batch.sequences[first].gradients;
+  gradients_ = takes ? batch.gradients : api::Gradients::kNone;
   lay_out_sequences(engine, batch);
   resize_results(batch);
   PassWork work = {.builder = builder_,

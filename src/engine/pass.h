@@ -25,7 +25,8 @@ struct PassWork {
   PassBuilder& builder;
   bool adapter_gradients = false;
   model::BaseGradients* base_gradients = nullptr;
-  model::GradientTurns* turns = nullptr;  // of these gradients, where others add to them too
+  model::GradientTurns* turns = nullptr;    // of these gradients, where others add to them too
+  const model::DealtRows* dealt = nullptr;  // of expert ranks that run other sequences each
   model::Recompute recompute = model::Recompute::kNone;
   model::RecomputeRegions regions = {};
   bool want_loss = false;
@@ -113,7 +114,8 @@ int64_t count_stage_pass(Backend& counter, Engine& engine, const PassWork& work,
 // a warm step allocates nothing. Engine thread only.
 class MicroBatch {
  public:
-  // Sequences [first, last), which take gradients alike. The pass borrows this until the next call.
+  // Sequences [first, last), which take gradients alike; there may be none, of a rank that runs
+  // its experts for others. The pass borrows this until the next call.
   PassWork collate(Engine& engine, const api::Batch& batch, size_t first, size_t last);
 
   [[nodiscard]] const PassBuilder& builder() const { return builder_; }

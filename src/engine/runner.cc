@@ -116,6 +116,10 @@ int Runner::stage_with(LossLists lists) const {
 api::BatchResult Runner::run(const api::Batch& batch, api::TensorSink* sink) {
   // The likeliest tokens stay with the last stage: commands refuse it.
   CHECK(here_->plan().num_stages() == 1 || !batch.want_top);
+  // All ranks make the passes of a batch whose large results are wanted: nothing that trains wants
+  // any.
+  const bool is_large = batch.want_hidden_states || batch.want_logits;
+  CHECK(here_->dealing() == nullptr || !is_large || batch.gradients == api::Gradients::kNone);
   const BatchGuard guard{here_->runners()};
   here_->release_divided_weights();  // of what was run besides batches
   api::BatchResult result;
@@ -166,7 +170,7 @@ void Runner::start_rounds(const api::Batch& batch) {
   round_.clear();
   round_.dealt = 0;
   round_.num_dealt = 1;
-  if (here_->data() != nullptr) deal_microbatches(batch);
+  if (num_dealing(here_->plan(), batch) > 1) deal_microbatches(batch);
   if (round_.num_dealt == 1) return;
   for (const auto& chain : here_->chains()) chain->begin_batch(batch, of_backwards_);
 }
@@ -175,10 +179,11 @@ void Runner::start_rounds(const api::Batch& batch) {
 // schedule is one as well.
 void Runner::run_actions(const api::Batch& batch) {
   const bool backward = runs_backward(batch);
+  const bool runs_experts_for_others = here_->plan().expert > 1 && round_.num_dealt > 1;
   for (const schedule::Slot& slot :
        here_->plan().table.rows[static_cast<size_t>(here_->pipeline().rank())]) {
     for (const schedule::Action& action : slot.actions()) {
-      if (!round_.has(action.microbatch)) continue;
+      if (!round_.has(action.microbatch) && !runs_experts_for_others) continue;
       if (!backward && !is_of_forward(action.op)) continue;
       here_->find(action.stage)->run(action);
     }
@@ -400,8 +405,8 @@ void Runner::zero_base_gradients() {
 
 // Behind what sums_ has.
 void Runner::sum_own_squares() {
-  Comm* const data = here_->data();
-  if (data == nullptr) {
+  Comm* const owners = here_->dealing();
+  if (owners == nullptr) {
     for (const auto& runner : here_->runners())
       runner->engine().base_trainer().add_grad_squares(runner->engine().backend(), sums_);
     return;
@@ -409,8 +414,8 @@ void Runner::sum_own_squares() {
   const std::vector<double> before = sums_;
   std::fill(sums_.begin(), sums_.end(), 0.0);
   for (const auto& runner : here_->runners())
-    add_own_squares(*data, runner->engine(), before, sums_);
-  sum_over_ranks(*data);
+    add_own_squares(*owners, runner->engine(), before, sums_);
+  sum_over_ranks(*owners);
   // Of which no rank has a row.
   const std::vector<model::Parameter>& table = engine().model().weights->table();
   for (size_t index = 0; index < sums_.size(); ++index) {
@@ -437,10 +442,6 @@ void Runner::sum_base_squares() {
   } else {
     sum_own_squares();
   }
-  if (Comm* ranks = here_->expert_ranks()) {
-    if (!is_first_rank()) clear_sums_of_all_ranks();
-    sum_over_ranks(*ranks);
-  }
 }
 
 api::StepResult Runner::step_base(const api::AdamW& adamw) {
@@ -450,7 +451,7 @@ api::StepResult Runner::step_base(const api::AdamW& adamw) {
   finish_base_gradients();
   sum_base_squares();
   const double norm = gather_global_norm();
-  if (here_->data() != nullptr) sum_expert_loads();
+  if (here_->dealing() != nullptr) sum_expert_loads();
   if (!std::isfinite(norm)) {
     for (size_t i = 1; i < here_->runners().size(); ++i) {
       Engine& stage = here_->runners()[i]->engine();
@@ -461,7 +462,7 @@ api::StepResult Runner::step_base(const api::AdamW& adamw) {
   for (const auto& runner : here_->runners()) {
     Engine& stage = runner->engine();
     result = stage.base_trainer().step(stage.backend(), *stage.model().weights, adamw, norm);
-    if (here_->data() != nullptr) exchange_parameters(*here_->data(), stage);
+    if (here_->dealing() != nullptr) exchange_parameters(*here_->dealing(), stage);
   }
   embedding_->send_to_last_stage();
   return result;
@@ -472,7 +473,7 @@ void Runner::refresh_base_weights() {
     Engine& stage = runner->engine();
     if (stage.model().weights->shards() == nullptr)
       stage.base_trainer().refresh_weights(stage.backend(), *stage.model().weights);
-    if (CountedComm* data = here_->data()) exchange_parameters(*data, stage);
+    if (CountedComm* owners = here_->dealing()) exchange_parameters(*owners, stage);
   }
   embedding_->send_to_last_stage();
 }

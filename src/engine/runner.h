@@ -7,8 +7,8 @@
 // passes that it would make, sums go over them in order, and a norm is added up from what each
 // stage sums of its own, in the order of the whole. Ranks that have the same stages (the plan's
 // `data`) deal micro-batches out among themselves, and each keeps and steps its own rows of the
-// base parameters (train/ownership.h); in all else they are alike between batches. Ranks that
-// divide the experts (the plan's `expert`) run the same passes and are alike in what is no expert.
+// base parameters (train/ownership.h); in all else they are alike between batches. So do ranks that
+// divide the experts (the plan's `expert`), which keep and step their own ones.
 //   Runner runner(engine); runner.run(batch, &sink); runner.step(slot, adamw);
 //   run_ranks(plan.num_ranks(), [&](Comm& comm) {
 //     Runner runner(comm, plan, engines_of(plan.stages_of(comm.rank())));
@@ -146,8 +146,6 @@ class Runner {
   double gather_global_norm();
   // Adds up sums of which one rank each has what is not zero.
   void sum_over_ranks(Comm& ranks);
-  // Of what expert ranks have alike, so that one of them counts.
-  void clear_sums_of_all_ranks();
   // Where ranks divide the experts: each gets the others' gradients of an adapter's experts.
   void exchange_expert_gradients(api::AdapterSlot slot);
   // What each stage and rank has of the base parameters' gradients, or this rank's stages of an

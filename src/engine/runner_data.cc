@@ -33,14 +33,9 @@ void for_each_loss_list(const api::Batch& batch, size_t s, Lists lists, api::Seq
 
 }  // namespace
 
-// Every rank makes all passes of a batch whose large results are wanted: nothing that trains wants
-// any.
 void Runner::deal_microbatches(const api::Batch& batch) {
-  const bool is_large = batch.want_hidden_states || batch.want_logits;
-  CHECK(!is_large || batch.gradients == api::Gradients::kNone);
-  if (is_large) return;
-  round_.dealt = here_->data()->rank();
-  round_.num_dealt = here_->data()->size();
+  round_.dealt = here_->dealing()->rank();
+  round_.num_dealt = here_->dealing()->size();
   of_sequences_.clear();
   of_backwards_.clear();
   while (next_round(here_->plan(), engine().options().pass_tokens, batch, round_)) {
@@ -94,10 +89,10 @@ void Runner::receive_losses(Comm& comm, int from, int64_t tag, const api::Batch&
 
 void Runner::exchange_losses(const api::Batch& batch, LossLists lists, api::BatchResult& result) {
   if (here_->find(stage_with(lists)) == nullptr) return;
-  send_losses(*here_->data(), kLossTag, batch, lists, result, here_->data()->rank());
-  for (int rank = 0; rank < here_->data()->size(); ++rank) {
-    if (rank != here_->data()->rank())
-      receive_losses(*here_->data(), rank, kLossTag, batch, lists, result, rank);
+  CountedComm& ranks = *here_->dealing();
+  send_losses(ranks, kLossTag, batch, lists, result, ranks.rank());
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    if (rank != ranks.rank()) receive_losses(ranks, rank, kLossTag, batch, lists, result, rank);
   }
 }
 
@@ -131,7 +126,7 @@ void Runner::sum_expert_loads() {
     for (std::vector<int64_t>& loads : runner->engine().base_trainer().gradients()->expert_loads) {
       if (loads.empty()) continue;
       own.assign(loads.begin(), loads.end());
-      here_->data()->all_gather(own, all);
+      here_->dealing()->all_gather(own, all);
       std::fill(loads.begin(), loads.end(), 0);
       for (size_t i = 0; i < all.size(); ++i) {
         loads[i % loads.size()] += static_cast<int64_t>(all[i]);

@@ -43,11 +43,4 @@ void Runner::exchange_expert_gradients(api::AdapterSlot slot) {
   }
 }
 
-void Runner::clear_sums_of_all_ranks() {
-  const std::vector<model::Parameter>& table = engine().model().weights->table();
-  for (size_t index = 0; index < sums_.size(); ++index) {
-    if (table[index].expert < 0) sums_[index] = 0.0;
-  }
-}
-
 }  // namespace strata::engine

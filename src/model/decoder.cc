@@ -224,7 +224,7 @@ TensorView first_input(Pass& pass, const Tape& tape, const Recompute& recompute)
 }
 
 void embed_where_model_begins(Pass& pass, TensorView x) {
-  if (!pass.weights.begins()) return;
+  if (!pass.weights.begins() || pass.num_tokens() == 0) return;
   pass.unless_counting([&] { pass.weights.enter_embedding(); });
   embed_tokens(pass, x);
   make_per_layer_inputs(pass, x);
@@ -253,7 +253,7 @@ void backward_through_layer(Pass& pass, Tape& tape, int64_t layer, const LayerSa
   const SavedPool::Mark saved_mark(tape.pool);
   const LayerSaved saved =
       is_made ? kept : recompute_layer(pass, layer, kept, tape.pool, tape.recompute);
-  in_turn(tape.turns, layer, [&] { decoder_layer_backward(pass, layer, saved, d); });
+  backward_in_turn(pass, layer, saved, {tape.turns, layer}, d);
   pass.lists.saves.offloaded.let_go(pass.backend, layer);
 }
 
@@ -268,6 +268,7 @@ void decoder_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView hid
   tape.last = wants_backward ? run_taped(pass, tape, hidden_states)
                              : run_untaped(pass, tape, hidden_states);
   if (!pass.weights.ends()) return copy_shared_values(pass, tape.last_memory);
+  if (pass.num_tokens() == 0) return;
   pass.unless_counting([&] { pass.weights.enter_end(); });
   final_norm(pass, norm_of(pass), tape.last, final_hidden);
   keep_hidden_state(pass, hidden_states, pass.weights.part().size(),
@@ -282,7 +283,8 @@ void decoder_backward(Pass& pass, Tape& tape, TensorView d_final, TensorView d_l
   const TensorView d = state_of_border(tape.d, pass.weights.config().state_width());
   CHECK(d.rows() == pass.num_tokens(), d.rows(), pass.num_tokens());
   bind_shared_gradients(pass, tape.d);
-  if (pass.weights.ends()) backward_to_last_layer(pass, tape, d, d_final, d_last);
+  if (pass.weights.ends() && pass.num_tokens() > 0)
+    backward_to_last_layer(pass, tape, d, d_final, d_last);
   const SavedPool::Mark stage_mark(tape.pool);
   const bool as_one = tape.regions.makes_stage() && !tape.recompute.keeps_all();
   if (as_one) recompute_stage(pass, tape);
@@ -294,7 +296,7 @@ void decoder_backward(Pass& pass, Tape& tape, TensorView d_final, TensorView d_l
     backward_through_layer(pass, tape, layer, kept, is_made, d);
     count_layer(tape, 2);
   }
-  if (!pass.weights.begins()) return;
+  if (!pass.weights.begins() || pass.num_tokens() == 0) return;
   in_turn(tape.turns, kEmbeddingPart, [&] {
     per_layer_inputs_backward(pass, d);
     embed_tokens_backward(pass, d);

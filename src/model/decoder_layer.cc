@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/decoder_layer.h"
 
+#include <algorithm>
+
 namespace strata::model {
 
 namespace {
@@ -101,10 +103,20 @@ LayerSaved allocate_recomputed(Pass& pass, int64_t layer, const LayerSaved& kept
   return saved;
 }
 
+namespace {
+
+// A pass without tokens runs its experts for other ranks, and nothing else.
+bool has_work(const Pass& pass, const SublayerContext& sublayer) {
+  return pass.num_tokens() > 0 || sublayer.block->exchanges_rows;
+}
+
+}  // namespace
+
 void decoder_layer_forward(Pass& pass, int64_t layer, const LayerSaved& saved, TensorView out) {
   const TraceSpan whole = traced(pass, "layer", "layer", layer);
   const std::span<const SublayerContext> sublayers = pass.weights.layer(layer);
   for (size_t s = 0; s < sublayers.size(); ++s) {
+    if (!has_work(pass, sublayers[s])) continue;
     const TraceSpan span = traced(pass, sublayers[s].block->name, "layer", layer);
     const TensorView to =
         s + 1 < sublayers.size() ? pass.unless_computed(saved.states[s + 1]) : out;
@@ -146,9 +158,30 @@ void decoder_layer_backward(Pass& pass, int64_t layer, const LayerSaved& saved, 
   const TraceSpan whole = traced(pass, "layer backward", "layer", layer);
   const std::span<const SublayerContext> sublayers = pass.weights.layer(layer);
   for (size_t s = sublayers.size(); s-- > 0;) {
+    if (!has_work(pass, sublayers[s])) continue;
     const TraceSpan span = traced(pass, sublayers[s].block->name, "layer", layer);
     sublayers[s].connector->backward(pass, sublayers[s], saved.parts[s], saved.states[s], d);
   }
+}
+
+namespace {
+
+// Whether the layer's backward begins its turn itself.
+bool begins_own_turn(const Pass& pass, int64_t layer) {
+  return pass.dealt != nullptr &&
+         std::ranges::any_of(pass.weights.layer(layer), [](const SublayerContext& sublayer) {
+           return sublayer.block->exchanges_rows;
+         });
+}
+
+}  // namespace
+
+void backward_in_turn(Pass& pass, int64_t layer, const LayerSaved& saved, Turn turn, TensorView d) {
+  if (!begins_own_turn(pass, layer)) turn.begin();
+  pass.turn = &turn;
+  decoder_layer_backward(pass, layer, saved, d);
+  pass.turn = nullptr;
+  turn.end();
 }
 
 }  // namespace strata::model

@@ -81,6 +81,9 @@ void saving_forward(Pass& pass, int64_t layer, TensorView x, SavedPool& pool,
 LayerSaved recompute_layer(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPool& pool,
                            const Recompute& recompute, TensorView out = {});
 
+// decoder_layer_backward() in its turn with the part's gradients.
+void backward_in_turn(Pass& pass, int64_t layer, const LayerSaved& saved, Turn turn, TensorView d);
+
 // d [T, D] f32: the gradient of out on entry, of the layer's input on return.
 void decoder_layer_backward(Pass& pass, int64_t layer, const LayerSaved& saved, TensorView d);
 

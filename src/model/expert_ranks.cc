@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/expert_ranks.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "model/pass/pass.h"
 
@@ -10,6 +12,25 @@ void ExpertRanks::connect(Comm& comm) {
   CHECK(comm.rank() == share_.rank && comm.size() == share_.num_ranks, comm.rank(), share_.rank,
         share_.num_ranks);
   comm_ = &comm;
+}
+
+Comm& ExpertRanks::comm() const {
+  CHECK(comm_ != nullptr, share_.rank);
+  return *comm_;
+}
+
+bool ExpertRanks::all_say(bool own) const {
+  const double mine = own ? 1.0 : 0.0;
+  std::vector<double> all;
+  comm().all_gather({&mine, 1}, all);
+  return std::ranges::all_of(all, [](double each) { return each != 0.0; });
+}
+
+void ExpertRanks::count_sent(int rank, int64_t tag, int64_t bytes) const {
+  ExpertBytes& sent = counted_[static_cast<size_t>(rank)];
+  (tag == kExpertCountTag ? sent.counts
+   : tag == kExpertRowTag ? sent.rows
+                          : sent.row_gradients) += bytes;
 }
 
 RowSpan ExpertRanks::rows_of(int rank, std::span<const int64_t> expert_ends) const {

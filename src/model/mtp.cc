@@ -30,20 +30,24 @@ void mtp_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView state,
     discarding_forward(pass, layer, allocate_never_recomputed(pass, layer, state, tape.pool),
                        tape.pool, Recompute::kFull, tape.last);
   }
-  final_norm(pass, norm_of(pass), tape.last, final_hidden);
+  if (pass.num_tokens() > 0) final_norm(pass, norm_of(pass), tape.last, final_hidden);
 }
 
-void mtp_backward(Pass& pass, Tape& tape, TensorView d_final, TensorView d_state) {
+void mtp_norm_backward(Pass& pass, const Tape& tape, TensorView d_final, TensorView d) {
+  ops::fill_zero(pass.backend, d);
+  final_norm_backward(pass, norm_of(pass), tape.last, d_final, d);
+}
+
+void mtp_layer_backward(Pass& pass, Tape& tape, GradientTurns* turns, TensorView d) {
   const Scratch::Mark mark(pass.backend.scratch());
   pass.lists.saves.again = true;
   const int64_t layer = layer_of(pass);
-  ops::fill_zero(pass.backend, d_state);
-  final_norm_backward(pass, norm_of(pass), tape.last, d_final, d_state);
+  const Turn turn(turns, kMtpPart);
   const LayerSaved& kept = tape.layers.front();
-  if (tape.recompute.keeps_all()) return decoder_layer_backward(pass, layer, kept, d_state);
+  if (tape.recompute.keeps_all()) return backward_in_turn(pass, layer, kept, turn, d);
   const SavedPool::Mark saved_mark(tape.pool);
   const LayerSaved saved = recompute_layer(pass, layer, kept, tape.pool, tape.recompute);
-  decoder_layer_backward(pass, layer, saved, d_state);
+  backward_in_turn(pass, layer, saved, turn, d);
 }
 
 }  // namespace strata::model

@@ -22,8 +22,11 @@ inline TensorView mtp_state(const ModelConfig& config, TensorView last, TensorVi
 void mtp_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView state,
                  TensorView final_hidden);
 
-// d_final [T, D] f32: the gradient of final_hidden. Writes d_state, f32 like state, and accumulates
-// what the pass asks for. Runs before decoder_backward.
-void mtp_backward(Pass& pass, Tape& tape, TensorView d_final, TensorView d_state);
+// d_final [T, D] f32: the gradient of final_hidden. Writes d, f32 like state: that of the layer's
+// output.
+void mtp_norm_backward(Pass& pass, const Tape& tape, TensorView d_final, TensorView d);
+// Makes of d that of the state. Has a turn of its own with the layer's gradients. Runs before
+// decoder_backward.
+void mtp_layer_backward(Pass& pass, Tape& tape, GradientTurns* turns, TensorView d);
 
 }  // namespace strata::model

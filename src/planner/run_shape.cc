@@ -136,7 +136,8 @@ std::vector<int64_t> pass_limits_to_try(const RunShape& shape) {
 
 void add_step_to_longest_passes(RunShape& shape, const Division& division,
                                 const std::vector<std::vector<int64_t>>& passes) {
-  if (division.is_whole() && division.told.data == 1) {
+  const int num_dealing = division.told.num_dealing();
+  if (division.is_whole() && num_dealing == 1) {
     for (const std::vector<int64_t>& pass : passes)
       raise_longest_pass(shape, pass, /*trained=*/true);
     return;
@@ -146,7 +147,7 @@ void add_step_to_longest_passes(RunShape& shape, const Division& division,
   if (!division.is_whole())
     return raise_longest_micro_batches(shape, division.told, all, /*trained=*/true);
   for (LongestPass& longest : ensure_longest_passes(shape))
-    raise_longest_of_rounds(longest, division.told.data, all);
+    raise_longest_of_rounds(longest, num_dealing, all);
 }
 
 void add_evaluation_to_longest_passes(RunShape& shape, const Division& division,

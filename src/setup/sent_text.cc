@@ -36,8 +36,8 @@ std::string data_ranks_text(const engine::PipelinePlan& plan) {
 
 std::string expert_ranks_text(const engine::PipelinePlan& plan) {
   return fmt::format(
-      "each of {} ranks has as many of every layer, and runs all passes; below is what one has and "
-      "does, and sends where routers choose all experts as often",
+      "those of every layer are dealt to {} ranks; below is what the first one has and does, and "
+      "sends at most, whatever routers choose",
       plan.expert);
 }
 

@@ -259,7 +259,7 @@ std::unique_ptr<engine::Engine> make_stage_planning_engine(const LoadSpec& spec,
   std::unique_ptr<engine::Engine> engine =
       make_planning_engine(with_weight_share(spec, told, /*rank=*/0), /*draft_tokens=*/0, part,
                            threads_of(told.ranks[stage], told.num_ranks(), spec.threads));
-  engine->set_share({.num_owners = told.data});
+  engine->set_share({.num_owners = told.num_dealing()});
   return engine;
 }
 

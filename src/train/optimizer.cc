@@ -8,6 +8,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "model/expert_ranks.h"
 #include "model/pass/gradient_turns.h"
 #include "ops/adamw.h"
 #include "ops/add_squares.h"
@@ -91,6 +92,7 @@ void check_not_narrow(const model::ModelWeights& weights) {
 
 int64_t gradient_part_of(const model::ModelWeights& weights, size_t index) {
   const int64_t layer = weights.table()[index].layer;
+  if (weights.is_behind_mtp_layer(index)) return model::kMtpHeadPart;
   if (layer >= 0) return layer == weights.layers().mtp_layer() ? model::kMtpPart : layer;
   if (weights.is_before_layers(index)) return model::kEmbeddingPart;
   return index == weights.head_index() ? model::kHeadPart : model::kFinalNormPart;
@@ -115,9 +117,15 @@ Ownership divide_parameters(const model::ModelWeights& weights, const BaseStep& 
       items.emplace_back();
       continue;
     }
+    const model::ExpertRanks* const experts =
+        num_owners > 1 && parameter.expert >= 0 ? weights.expert_ranks() : nullptr;
+    const int owner = experts == nullptr
+                          ? -1
+                          : experts->share().rank_of(parameter.expert, parameter.row->num_experts);
     items.push_back({.rows = parameter.num_rows_of(share),
                      .cols = parameter.num_cols(),
-                     .whole = is_stepped_by_muon(weights, how, index)});
+                     .whole = is_stepped_by_muon(weights, how, index),
+                     .owner = owner});
   }
   return {items, num_owners};
 }
@@ -143,9 +151,10 @@ BaseTrainer::BaseTrainer(const Backend& backend, const model::ModelWeights& weig
 
 void BaseTrainer::divide_gradients() {
   const std::vector<model::Parameter>& table = weights_.table();
-  ownership_ =
-      divide_parameters(weights_, how_, share_.num_owners, weights_.tensor_share(),
-                        [&](size_t index) { return table[index].held && !is_borrowed(index); });
+  ownership_ = divide_parameters(
+      weights_, how_, share_.num_owners, weights_.tensor_share(), [&](size_t index) {
+        return (table[index].held || is_of_divided_expert(index)) && !is_borrowed(index);
+      });
   borrowed_ = divide_borrowed_embedding(weights_, share_.num_owners, weights_.tensor_share());
   num_owned_ = ownership_.num_values(share_.owner);
   grad_memory_ = Memory(allocator_, num_owned_ * dtype_bytes(DType::kF32));
@@ -157,12 +166,19 @@ void BaseTrainer::divide_gradients() {
   if (share_.num_owners > 1) allocate_working_gradients();
 }
 
+bool BaseTrainer::is_of_divided_expert(size_t index) const {
+  const model::Parameter& parameter = weights_.table()[index];
+  return share_.num_owners > 1 && weights_.expert_ranks() != nullptr && parameter.expert >= 0 &&
+         weights_.holds_layer(parameter.layer);
+}
+
 void BaseTrainer::list_parameters_as_accumulators() {
   accumulators_.clear();
   for (size_t index = 0; index < weights_.table().size(); ++index) {
     if (!weights_.table()[index].trains() || is_borrowed(index)) continue;
     const TensorView& own = owned_gradients_[index];
-    accumulators_.push_back({gradient_part_of(weights_, index), index, own, own});
+    accumulators_.push_back(
+        {gradient_part_of(weights_, index), index, own, own, is_of_divided_expert(index)});
   }
 }
 
@@ -175,7 +191,7 @@ void BaseTrainer::add_second_uses() {
   const bool mtp = weights_.layers().mtp_layer().has_value();
   if (head == embedding) add_second_use(gradients_.d_tied_head, model::kHeadPart, embedding);
   if (mtp) add_second_use(gradients_.d_mtp_embedding, model::kMtpPart, embedding);
-  if (mtp) add_second_use(gradients_.d_mtp_head, model::kMtpPart, head);
+  if (mtp) add_second_use(gradients_.d_mtp_head, model::kMtpHeadPart, head);
 }
 
 void BaseTrainer::add_second_use(TensorView& view, int64_t part, size_t index) {
@@ -195,8 +211,10 @@ void BaseTrainer::add_second_use(TensorView& view, int64_t part, size_t index) {
 int64_t BaseTrainer::most_values_of_a_part() const {
   std::map<int64_t, int64_t> values;
   int64_t most = 0;
-  for (const Accumulator& a : accumulators_)
-    most = std::max(most, values[a.part] += weights_.table()[a.index].shape.num_elements());
+  for (const Accumulator& a : accumulators_) {
+    if (!a.stays)
+      most = std::max(most, values[a.part] += weights_.table()[a.index].shape.num_elements());
+  }
   return most;
 }
 
@@ -208,6 +226,7 @@ void BaseTrainer::allocate_working_gradients() {
   std::map<int64_t, int64_t> values;  // of each part
   for (size_t i = 0; i < accumulators_.size(); ++i) {
     Accumulator& a = accumulators_[i];
+    if (a.stays) continue;
     const Shape& shape = weights_.table()[a.index].shape;
     a.working = working.part(values[a.part], shape);
     values[a.part] += shape.num_elements();

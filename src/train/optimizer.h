@@ -66,6 +66,9 @@ struct Accumulator {
   size_t index = 0;  // the parameter
   TensorView working;
   TensorView own;  // the rows that are owned, at rest: [rows, cols]; or empty
+  // No other rank adds to it: an expert that this one alone has. It is no part of a turn, and
+  // `working` is where it rests.
+  bool stays = false;
 };
 
 // Full-parameter training: fp32 row-major masters of every base parameter are the truth; products
@@ -92,7 +95,8 @@ class BaseTrainer {
   [[nodiscard]] const Ownership& resting(size_t index) const {
     return is_borrowed(index) ? borrowed_ : ownership_;
   }
-  // In one order everywhere; second uses of embedding and head are the last.
+  // In one order everywhere, but for those that stay; second uses of embedding and head are the
+  // last.
   [[nodiscard]] std::span<const Accumulator> accumulators() const { return accumulators_; }
   [[nodiscard]] std::span<const Accumulator> second_uses() const {
     return std::span(accumulators_).subspan(first_second_use_);
@@ -161,6 +165,8 @@ class BaseTrainer {
   // Says who owns what, and allocates what this one does.
   void divide_gradients();
   void list_parameters_as_accumulators();
+  // Whether the parameter is an expert that one of the owners alone has.
+  [[nodiscard]] bool is_of_divided_expert(size_t index) const;
   void allocate_working_gradients();
   [[nodiscard]] int64_t most_values_of_a_part() const;  // of accumulators
   void allocate_masters_and_moments();

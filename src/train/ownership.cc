@@ -32,12 +32,13 @@ Ownership::Ownership(std::span<const Item> items, int num_owners)
       rows_(static_cast<size_t>(num_owners), std::vector<OwnedRows>(items.size())) {
   CHECK(num_owners >= 1, num_owners);
   int64_t total = 0;
-  for (const Item& item : items_) total += item.rows * item.cols;
+  for (const Item& item : items_) total += item.owner < 0 ? item.rows * item.cols : 0;
   int owner = 0;
   int64_t done = 0;
   for (size_t index = 0; index < items_.size(); ++index) {
     const Item& item = items_[index];
-    for (int64_t first = 0; first < item.rows;) {
+    if (item.owner >= 0) rows_[static_cast<size_t>(item.owner)][index] = {0, item.rows};
+    for (int64_t first = 0; item.owner < 0 && first < item.rows;) {
       const int64_t left = item.rows - first;
       const int64_t space = total * (owner + 1) / num_owners - done;
       const int64_t count = owner + 1 == num_owners ? left : rows_to_take(item, left, space);

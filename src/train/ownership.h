@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ownership: which of several ranks that have the same parameters keeps what of them between steps:
 // masters, moments and gradients. Each has a run of rows in the table's order, about as many values
-// as any other, and steps it alone. Plain values. Any thread.
+// as any other, and steps it alone; an expert that one rank alone has is that rank's besides. Plain
+// values. Any thread.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -45,10 +46,12 @@ void append_row_pieces(size_t index, const OwnedRows& rows, int64_t cols, DType 
 
 class Ownership {
  public:
-  // A parameter; of none that is held or trains there are 0 rows. `whole`: it has one owner.
+  // A parameter; of none that is held or trains there are 0 rows. `whole`: it has one owner, which
+  // `owner` is unless that is negative.
   struct Item {
     int64_t rows = 0, cols = 0;
     bool whole = false;
+    int owner = -1;
   };
   Ownership() = default;
   Ownership(std::span<const Item> items, int num_owners);

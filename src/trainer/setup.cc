@@ -224,7 +224,7 @@ std::unique_ptr<engine::Engine> make_whole_planning_engine(const LoadSpec& spec,
                                                            int ranks_here) {
   const int threads = told.num_pipelines() > 1 ? threads_of(0, ranks_here, spec.threads) : 0;
   auto engine = make_planning_engine(spec, /*draft_tokens=*/0, /*part=*/{}, threads);
-  engine->set_share({.num_owners = told.data});
+  engine->set_share({.num_owners = told.num_dealing()});
   return engine;
 }
 

@@ -3,6 +3,12 @@
 // and losses of the base and of adapters, on every rank.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "backend/thread_comm.h"
+#include "engine/pipeline/sent_plan.h"
+#include "engine/runner.h"
+#include "model/adapter/specs.h"
 #include "tests/stages/staged_run.h"
 
 namespace strata::engine {
@@ -11,6 +17,7 @@ namespace {
 struct ExpertCase {
   const char* model;
   std::vector<int> ranks;
+  int most = 4;  // the most ranks, but these, that there are experts for
 };
 void PrintTo(const ExpertCase& c, std::ostream* out) { *out << c.model; }
 
@@ -39,20 +46,23 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(ExpertCase{"qwen3_moe", {2, 3, 6}}, ExpertCase{"qwen3_moe_fused", {7}},
                       ExpertCase{"mixtral", {2, 3}}, ExpertCase{"granitemoe", {3}},
                       ExpertCase{"glm4_moe", {7}}, ExpertCase{"glm4_moe_lite", {2}},
-                      ExpertCase{"gpt_oss", {2, 3}}, ExpertCase{"gemma4_moe", {2, 3}},
-                      ExpertCase{"llama4", {5}}, ExpertCase{"llama4_experts", {3}},
-                      ExpertCase{"deepseek_moe", {2, 4}}, ExpertCase{"deepseek_v2", {2, 3}},
-                      ExpertCase{"deepseek_yarn", {4}}, ExpertCase{"deepseek_v4", {5}},
+                      ExpertCase{"gpt_oss", {3, 4}}, ExpertCase{"gemma4_moe", {2, 3}},
+                      ExpertCase{"llama4", {5}}, ExpertCase{"llama4_experts", {3}, 3},
+                      ExpertCase{"deepseek_moe", {2, 3}}, ExpertCase{"deepseek_v2", {2, 3}},
+                      ExpertCase{"deepseek_yarn", {4}}, ExpertCase{"deepseek_v4", {5, 2}},
                       ExpertCase{"qwen3_5_moe", {3}}, ExpertCase{"qwen3_next", {2}}),
     [](const auto& info) { return std::string(info.param.model); });
 
-// Losses, gradients and ten steps: of adapters, and of all parameters.
+// Losses, gradients and ten steps: of adapters, of which each rank runs sequences of its own, and
+// of all parameters.
 TEST_P(ExpertRanksTest, TrainToTheBitsOfOneProcess) {
-  for (const bool parameters : {false, true}) {
+  for (const auto& [parameters, dtype] :
+       {std::pair(false, DType::kF32), std::pair(false, DType::kBF16),
+        std::pair(true, DType::kF32)}) {
     StagedCase c = {.model = GetParam().model,
                     .num_layers = 3,
                     .parameters = parameters,
-                    .dtype = parameters ? DType::kF32 : DType::kBF16,
+                    .dtype = dtype,
                     .num_ranks = 1,
                     .num_microbatches = 1,
                     .pass_tokens = 16};
@@ -68,8 +78,9 @@ TEST_P(ExpertRanksTest, TrainToTheBitsOfOneProcess) {
 TEST(ExpertRanksTest, TrainInEveryWayToTheBitsOfOneProcess) {
   const StagedCase qwen = {
       .model = "qwen3_moe", .num_layers = 3, .num_ranks = 1, .expert = 3, .num_microbatches = 1};
-  StagedCase recomputed = qwen, muon = qwen;
+  StagedCase recomputed = qwen, kept_in_part = qwen, muon = qwen;
   recomputed.again = Again::kLayers;
+  kept_in_part.again = Again::kBoth;
   muon.parameters = muon.muon = true;
   const StagedCase deepseek = {.model = "deepseek_v4_mtp",
                                .num_layers = 3,
@@ -80,7 +91,7 @@ TEST(ExpertRanksTest, TrainInEveryWayToTheBitsOfOneProcess) {
                                .num_microbatches = 1,
                                .mtp = true,
                                .router_bias_rate = 0.01};
-  for (StagedCase c : {recomputed, muon, deepseek}) {
+  for (StagedCase c : {recomputed, kept_in_part, muon, deepseek}) {
     SCOPED_TRACE(::testing::PrintToString(c));
     const Outcome got = run_staged(c);
     c.expert = 1;
@@ -89,16 +100,70 @@ TEST(ExpertRanksTest, TrainInEveryWayToTheBitsOfOneProcess) {
   }
 }
 
-// Passes of one sequence, of which ranks may have experts that read none.
+// Passes of one sequence, of which ranks may have experts that read none; where these are dealt out
+// in rounds, the last one has fewer than there are ranks.
 TEST(ExpertRanksTest, SplitPassesAndExpertsWithoutRows) {
   StagedCase c = {.model = "qwen3_moe",
                   .num_layers = 3,
                   .num_ranks = 1,
                   .num_microbatches = 1,
                   .pass_tokens = 1};
-  const Outcome want = score_whole(c);
-  c.expert = 6;
-  for (const Outcome& got : score_staged(c)) expect_same_bits(got, want);
+  const Outcome want = score_whole(c), trained = run_whole(c);
+  for (const int ranks : {4, 6}) {
+    c.expert = ranks;
+    SCOPED_TRACE(::testing::PrintToString(c));
+    for (const Outcome& got : score_staged(c)) expect_same_bits(got, want);
+    expect_same_bits(run_staged(c), trained);
+  }
+}
+
+// Ranks without a sequence of their own run their experts for the others.
+TEST_P(ExpertRanksTest, FewerSequencesThanRanks) {
+  StagedCase c = {.model = GetParam().model,
+                  .num_layers = 3,
+                  .dtype = DType::kBF16,
+                  .num_ranks = 1,
+                  .num_microbatches = 1,
+                  .num_sequences = 3};
+  const Outcome want = run_whole(c);
+  c.expert = std::max(GetParam().most, GetParam().ranks.back());
+  SCOPED_TRACE(::testing::PrintToString(c));
+  expect_same_bits(run_staged(c), want);
+}
+
+// A rank's losses are of its own sequences, and it sends them to the others: of all sequences
+// together each loss once to each, which it would not if all ranks ran all.
+TEST(ExpertRanksTest, EachSequenceIsRunByOneRank) {
+  StagedCase c = {.model = "qwen3_moe", .num_ranks = 1, .expert = 3, .num_microbatches = 1};
+  const PipelinePlan plan = staged_plan(c);
+  std::vector<int64_t> tokens(3), results(3);
+  run_ranks(3, [&](Comm& comm) {
+    Runner runner(comm, plan, staged_engines(c, comm, plan));
+    const std::deque<api::Datum> data = staged_data(runner.engine().config().vocab_size, c);
+    const api::AdapterSlot slot = runner.create_adapter(
+        model::make_adapter_specs(runner.engine().config(), {"all-linear"}, 4, 8.0), 1);
+    api::Batch batch = {.gradients = api::Gradients::kAdapters};
+    for (const api::Datum& datum : data) batch.sequences.push_back({.datum = &datum, .slot = slot});
+    std::vector<SentBytes> planned = plan_sends(plan, runner.engine(), batch, {});
+    runner.run(batch);
+    const auto rank = static_cast<size_t>(comm.rank());
+    SentBytes sent = runner.sent();
+    results[rank] = sent[Sent::kResults];
+    for (const api::Datum& datum : data) tokens[rank] += std::ssize(datum.tokens);
+    for (const Sent exact : {Sent::kResults, Sent::kGradients, Sent::kControl})
+      EXPECT_EQ(sent[exact], planned[rank][exact]) << rank;
+    for (const Sent bounded : {Sent::kActivations, Sent::kActivationGradients}) {
+      EXPECT_GT(sent[bounded], 0) << rank;
+      EXPECT_LE(sent[bounded], planned[rank][bounded]) << rank;
+    }
+  });
+  constexpr int64_t kLists = 2, kOthers = 2;
+  const int64_t each = tokens[0] * kLists * kOthers * static_cast<int64_t>(sizeof(float));
+  EXPECT_EQ(results[0] + results[1] + results[2], each);
+  for (const int64_t bytes : results) {
+    EXPECT_GT(bytes, each / 6);
+    EXPECT_LT(bytes, each / 2);
+  }
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 
 #include <boost/json.hpp>
 #include <cstring>
-#include <deque>
+#include <span>
 
 #include "backend/process_ranks.h"
 #include "backend/thread_comm.h"
@@ -25,22 +25,6 @@ constexpr int64_t kRanks[] = {3, 5};
 constexpr api::AdamW kAdamW = {.lr = 3e-3, .weight_decay = 0.01, .grad_clip_norm = 0.5};
 
 uint32_t next(uint32_t& seed) { return (seed = seed * 1664525u + 1013904223u) >> 8; }
-
-// Borrowed by the batches of a run.
-std::deque<api::Datum> make_data(int64_t vocab, int times_as_long) {
-  std::deque<api::Datum> data;
-  uint32_t seed = 7;
-  for (const int length : kLengths) {
-    api::Datum& datum = data.emplace_back();
-    for (int i = 0; i < length * times_as_long; ++i) {
-      datum.tokens.push_back(static_cast<int32_t>(next(seed) % static_cast<uint32_t>(vocab)));
-      datum.targets.push_back(static_cast<int32_t>(next(seed) % static_cast<uint32_t>(vocab)));
-      datum.inputs[api::LossInput::kWeights].push_back(
-          i % 5 == 2 ? 0.0f : 1.0f - 0.125f * static_cast<float>(i % 3));
-    }
-  }
-  return data;
-}
 
 // Slots 0 (the base), 1 and 2 in turn.
 api::Batch make_batch(const std::deque<api::Datum>& data, const StagedCase& c, bool adapters) {
@@ -190,7 +174,7 @@ void put_scored(Run& run, const StagedCase& c, const std::deque<api::Datum>& dat
 template <typename Run>
 Outcome outcome_of(Run& run, const StagedCase& c) {
   Outcome out;
-  const std::deque<api::Datum> data = make_data(run.engine().config().vocab_size, c.times_as_long);
+  const std::deque<api::Datum> data = staged_data(run.engine().config().vocab_size, c);
   put_scored(run, c, data, out);
   api::Batch batch = make_batch(data, c, true);
   batch.gradients = c.parameters ? api::Gradients::kParameters : api::Gradients::kAdapters;
@@ -227,6 +211,21 @@ model::Recompute recompute_of(Again again) {
 }
 
 }  // namespace
+
+std::deque<api::Datum> staged_data(int64_t vocab, const StagedCase& c) {
+  std::deque<api::Datum> data;
+  uint32_t seed = 7;
+  for (const int length : std::span(kLengths).first(static_cast<size_t>(c.num_sequences))) {
+    api::Datum& datum = data.emplace_back();
+    for (int i = 0; i < length * c.times_as_long; ++i) {
+      datum.tokens.push_back(static_cast<int32_t>(next(seed) % static_cast<uint32_t>(vocab)));
+      datum.targets.push_back(static_cast<int32_t>(next(seed) % static_cast<uint32_t>(vocab)));
+      datum.inputs[api::LossInput::kWeights].push_back(
+          i % 5 == 2 ? 0.0f : 1.0f - 0.125f * static_cast<float>(i % 3));
+    }
+  }
+  return data;
+}
 
 void stir(model::LoraAdapter& adapter) {
   const HostAccess access(cpu_allocator());
@@ -341,7 +340,7 @@ Outcome run_whole(const StagedCase& c) {
 Outcome score_whole(const StagedCase& c) {
   WholeRun run(c);
   Outcome out;
-  put_scored(run, c, make_data(run.engine().config().vocab_size, c.times_as_long), out);
+  put_scored(run, c, staged_data(run.engine().config().vocab_size, c), out);
   return out;
 }
 
@@ -350,7 +349,7 @@ std::vector<Outcome> score_staged(const StagedCase& c) {
   std::vector<Outcome> out(static_cast<size_t>(plan.num_ranks_in_all()));
   run_ranks(plan.num_ranks_in_all(), [&](Comm& comm) {
     StagedRun run(c, comm, plan);
-    put_scored(run, c, make_data(run.engine().config().vocab_size, c.times_as_long),
+    put_scored(run, c, staged_data(run.engine().config().vocab_size, c),
                out[static_cast<size_t>(comm.rank())]);
   });
   return out;

@@ -3,6 +3,7 @@
 // differ between the two: large results, losses, gradients, and what ten optimizer steps make.
 #pragma once
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <ostream>
@@ -51,12 +52,15 @@ struct StagedCase {
   // Other numbers than its config.json has.
   std::vector<std::pair<const char*, int64_t>> numbers = {};
   int times_as_long = 1;  // sequences
+  int num_sequences = 9;  // at most so many
 };
 
 void PrintTo(const StagedCase& c, std::ostream* out);
 
 model::ModelConfig staged_config(const StagedCase& c);
 PipelinePlan staged_plan(const StagedCase& c);
+// Borrowed by the batches of a run.
+std::deque<api::Datum> staged_data(int64_t vocab, const StagedCase& c);
 EngineOptions staged_options(const StagedCase& c);
 // Of this rank's stages.
 std::vector<std::unique_ptr<Engine>> staged_engines(const StagedCase& c, Comm& comm,

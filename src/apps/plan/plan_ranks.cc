@@ -128,9 +128,9 @@ int print_ranks_plan(const PlanOptions& options) {
   spec.expert = {.num_ranks = stages.expert};
   const std::unique_ptr<engine::Engine> engine = make_planning_engine(spec);
   check_indexer_loss(options, *engine);
-  engine->set_share({.num_owners = stages.data});
   const planner::Division division =
       plan_division(engine->config(), stages, spec, !options.memory.empty());
+  engine->set_share({.num_owners = division.told.num_dealing()});
   if (options.method == "full") check_deferred_weight_grads(division.told, stages);
   planner::RunShape shape = make_run_shape(options, *engine, division);
   std::optional<Cluster> cluster;

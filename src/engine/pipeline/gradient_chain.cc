@@ -28,7 +28,10 @@ void GradientChain::begin_batch(const api::Batch& batch, std::span<const int> ra
   if (ranks_.empty()) return;
   if (has_parameters_) add_parameter_views();
   add_training_adapters(batch);
-  if (batch.mtp_weight == 0.0f) views_of(model::kMtpPart).clear();  // it does not run
+  if (batch.mtp_weight == 0.0f) {  // it does not run
+    views_of(model::kMtpPart).clear();
+    views_of(model::kMtpHeadPart).clear();
+  }
   list_parts_in_order();
   has_before_ = has_parameters_ && engine_.base_trainer().has_gradient;
   if (has_before_ && ranks_.front() != comm_.rank()) send_all_owned_rows(ranks_.front());
@@ -66,6 +69,7 @@ int64_t GradientChain::part_of_layer(int64_t layer) const {
 }
 
 train::OwnedRows GradientChain::rows_in(int64_t part, const train::Accumulator& sum) const {
+  if (sum.stays) return {};
   const int64_t rows = engine_.base_trainer().resting(sum.index).items()[sum.index].rows;
   if (sum.part != model::kHeadPart) return {.count = part == sum.part ? rows : 0};
   if (part > model::kHeadPart) return {};
@@ -86,20 +90,27 @@ void GradientChain::add_parameter_views() {
   }
 }
 
+// Whether a module's sums are one rank's alone, which has the experts: no other adds to them.
+bool GradientChain::is_of_divided_experts(const model::LoraModule& module) const {
+  return module.num_experts > 0 && engine_.model().weights->expert_ranks() != nullptr;
+}
+
 void GradientChain::add_adapter_views(model::LoraAdapter& adapter) {
   ++block_;
   for (const model::LoraModule& module : adapter.modules()) {
+    if (is_of_divided_experts(module)) continue;
     const int64_t outside = module.is_before_layers() ? model::kEmbeddingPart : model::kHeadPart;
     const int64_t part = module.spec.layer < 0 ? outside : part_of_layer(module.spec.layer);
     append_gradient(part, module.d_a);
     append_gradient(part, module.d_b);
   }
   ++block_;
-  for (const int target : {model::kMtpEmbedding, model::kMtpHead}) {
+  for (const auto& [target, part] : {std::pair(model::kMtpEmbedding, model::kMtpPart),
+                                     std::pair(model::kMtpHead, model::kMtpHeadPart)}) {
     const model::LoraModule* again = adapter.find_module(-1, target);
     if (again == nullptr) continue;
-    append_gradient(model::kMtpPart, again->d_a);
-    append_gradient(model::kMtpPart, again->d_b);
+    append_gradient(part, again->d_a);
+    append_gradient(part, again->d_b);
   }
   for (const model::LoraModule& module : adapter.modules()) {
     for (size_t p = 1; p < module.target->parts.size(); ++p) {
@@ -139,6 +150,7 @@ void GradientChain::list_parts_in_order() {
     if (is_here(part) && !views_of(part).empty()) order_.push_back(part);
   };
   for (int64_t i = 0; i < model::kHeadParts; ++i) add(model::kHeadPart - i);
+  add(model::kMtpHeadPart);
   add(model::kMtpPart);
   add(model::kFinalNormPart);
   for (int64_t part = std::ssize(parts_) - model::kPartsOutside - 1; part >= 0; --part) add(part);

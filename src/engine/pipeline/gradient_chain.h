@@ -71,6 +71,7 @@ class GradientChain {
   [[nodiscard]] train::OwnedRows rows_in(int64_t part, const train::Accumulator& sum) const;
   void add_parameter_views();
   void add_training_adapters(const api::Batch& batch);
+  [[nodiscard]] bool is_of_divided_experts(const model::LoraModule& module) const;
   void add_adapter_views(model::LoraAdapter& adapter);
   // Whether backwards of this stage have turns with the part.
   [[nodiscard]] bool is_here(int64_t part) const;

@@ -18,7 +18,7 @@ train::Ownership ownership_of(const PipelinePlan& plan, int stage, int tensor, E
     if (layer >= 0) return plan.stage_of_layer(layer) == stage;
     return weights.is_before_layers(index) ? stage == 0 : ends;
   };
-  return train::divide_parameters(weights, engine.base_trainer().how(), plan.data,
+  return train::divide_parameters(weights, engine.base_trainer().how(), plan.num_dealing(),
                                   {tensor, plan.tensor}, is_held);
 }
 
@@ -73,6 +73,8 @@ std::vector<train::RowPiece> pieces_of(const model::ModelWeights& weights,
   for (size_t index = 0; index < weights.table().size(); ++index) {
     const train::OwnedRows& rows = ownership.rows(owner, index);
     const model::Parameter& parameter = weights.table()[index];
+    // Nobody else has an expert of a rank.
+    if (parameter.expert >= 0 && weights.expert_ranks() != nullptr) continue;
     if (!parameter.is_matrix()) {
       if (!rows.empty()) pieces.push_back({index, rows, {1, parameter.num_cols()}, DType::kF32});
       continue;

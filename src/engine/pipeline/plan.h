@@ -29,7 +29,8 @@ struct PipelinePlan {
   // Ranks that divide each matrix of a stage, and run the same passes. Of two ranks that differ in
   // these alone as many are between as there are data ranks.
   int tensor = 1;
-  // Ranks that divide the experts of such a model. Each runs the same passes.
+  // Ranks that divide the experts of such a model. They deal passes out among themselves too, or
+  // each runs the same ones.
   int expert = 1;
   // Where those of one machine have a copy of the weights together: at least so many. 0: each has
   // one of its own.
@@ -47,12 +48,16 @@ struct PipelinePlan {
   [[nodiscard]] model::ExpertShare expert_share(int rank) const {
     return {rank / data % expert, expert};
   }
-  // The rank of all that has a stage, of those that have it by its numbers.
-  [[nodiscard]] int rank_in_all(int stage, int data, int tensor_rank) const {
-    return ranks[static_cast<size_t>(stage)] * num_pipelines() + tensor_rank * this->data * expert +
-           data;
+  // Ranks that deal micro-batches out among themselves, and own rows of all else than experts: data
+  // ranks, or expert ranks.
+  [[nodiscard]] int num_dealing() const { return data * expert; }
+  // The rank of all that has a stage, of those that have it by its places among the ranks that deal
+  // micro-batches out, and among the tensor ranks.
+  [[nodiscard]] int rank_in_all(int stage, int dealing_rank, int tensor_rank) const {
+    return ranks[static_cast<size_t>(stage)] * num_pipelines() + tensor_rank * num_dealing() +
+           dealing_rank;
   }
-  // Ranks that run the same passes, with parts of a stage's weights.
+  // Ranks that have parts of a stage's weights alike.
   [[nodiscard]] int num_alike() const { return tensor * expert; }
   [[nodiscard]] int num_stages() const { return static_cast<int>(layers.size()); }
   // The ranks of one pipeline; and of all, one for each number of the data, tensors and experts.

@@ -59,13 +59,13 @@ std::optional<GroupComm> make_tensor_group(Comm& all, const PipelinePlan& plan) 
       RankGroup{.first = first, .stride = stride, .size = plan.tensor, .first_tag = kTensorTag});
 }
 
-std::optional<GroupComm> make_expert_group(Comm& all, const PipelinePlan& plan) {
+std::optional<GroupComm> make_expert_group(Comm& all, const PipelinePlan& plan, int64_t first_tag) {
   if (plan.expert == 1) return {};
   const int ranks = plan.data * plan.expert;
   const int first = all.rank() / ranks * ranks + all.rank() % plan.data;
   return std::optional<GroupComm>(
       std::in_place, all,
-      RankGroup{.first = first, .stride = plan.data, .size = plan.expert, .first_tag = kExpertTag});
+      RankGroup{.first = first, .stride = plan.data, .size = plan.expert, .first_tag = first_tag});
 }
 
 Sent kind_of_data_tag(int64_t tag) {
@@ -81,6 +81,7 @@ Sent kind_of_tensor_tag(int64_t tag) {
 
 Sent kind_of_expert_tag(int64_t tag) {
   if (tag == model::kExpertGradientTag) return Sent::kGradients;
+  if (tag == model::kExpertCountTag) return Sent::kControl;
   return tag == model::kExpertRowGradientTag ? Sent::kActivationGradients : Sent::kActivations;
 }
 
@@ -126,11 +127,13 @@ RankStages::RankStages(Comm& comm, const PipelinePlan& plan,
       data_group_(make_data_group(comm, plan, kDataTag)),
       weights_group_(make_data_group(comm, plan, kWeightTag)),
       tensor_group_(make_tensor_group(comm, plan)),
-      expert_group_(make_expert_group(comm, plan)),
+      expert_group_(make_expert_group(comm, plan, kExpertTag)),
+      dealing_group_(make_expert_group(comm, plan, kDataTag)),
       pipeline_(pipeline_group_ ? *pipeline_group_ : comm, make_tag_classifier(plan)),
       data_(make_counted_comm(data_group_, kind_of_data_tag)),
       tensor_(make_counted_comm(tensor_group_, kind_of_tensor_tag)),
       experts_(make_counted_comm(expert_group_, kind_of_expert_tag)),
+      dealing_(make_counted_comm(dealing_group_, kind_of_data_tag)),
       everyone_(comm, make_tag_classifier(plan)),
       engines_(std::move(engines)) {
   CHECK(plan.data == 1 || !plan.any_length, plan.data);
@@ -167,12 +170,13 @@ void RankStages::add_stage(int stage, Engine& engine) {
     CHECK(weights_group_, stage);
     shards->memory().connect_ranks(*weights_group_, int64_t{2} * stage);
   }
-  if (data_) engine.set_share({data_->rank(), data_->size()});
+  CountedComm* const ranks = dealing();
+  if (ranks != nullptr) engine.set_share({ranks->rank(), ranks->size()});
   // In a pipeline who waits for a stage may keep others waiting, and it for them.
-  if (data_)
-    chains_.push_back(std::make_unique<GradientChain>(*data_, engine, plan_.num_stages() == 1));
-  runners_.push_back(std::make_unique<StageRunner>(pipeline_, plan_, stage, engine,
-                                                   data_ ? chains_.back().get() : nullptr));
+  if (ranks != nullptr)
+    chains_.push_back(std::make_unique<GradientChain>(*ranks, engine, plan_.num_stages() == 1));
+  runners_.push_back(std::make_unique<StageRunner>(
+      pipeline_, plan_, stage, engine, ranks != nullptr ? chains_.back().get() : nullptr));
 }
 
 void RankStages::connect_weights() {
@@ -197,10 +201,6 @@ int RankStages::stage_of_parameter(size_t index) {
 
 std::vector<RowOwner> RankStages::owners_of_parameter(size_t index) {
   const model::Parameter& parameter = engine().model().weights->table()[index];
-  if (parameter.expert >= 0 && plan_.expert > 1) {
-    const int rank = plan_.expert_share(0).rank_of(parameter.expert, parameter.row->num_experts);
-    return {{.rank = rank, .rows = {0, parameter.num_rows()}}};
-  }
   std::vector<RowOwner> owners;
   const int stage = stage_of_parameter(index);
   for (int tensor = 0; tensor < plan_.tensor; ++tensor) {
@@ -208,11 +208,11 @@ std::vector<RowOwner> RankStages::owners_of_parameter(size_t index) {
     const model::AxisPart own = parameter.own_rows_of(share);
     // Among all rows that the tensor rank has.
     const train::OwnedRows in_all = {parameter.num_lead_rows_of(share), own.count};
-    for (int data = 0; data < plan_.data; ++data) {
-      const train::OwnedRows& owned = ownership_of_stage(stage, tensor).rows(data, index);
+    for (int owner = 0; owner < plan_.num_dealing(); ++owner) {
+      const train::OwnedRows& owned = ownership_of_stage(stage, tensor).rows(owner, index);
       const train::OwnedRows rows = owned.shared_with(in_all);
       if (rows.empty()) continue;
-      owners.push_back({.rank = owner_of(stage, data, tensor),
+      owners.push_back({.rank = owner_of(stage, owner, tensor),
                         .rows = {own.first + rows.first - in_all.first, rows.count},
                         .first = rows.first - owned.first});
     }
@@ -245,6 +245,7 @@ SentBytes RankStages::sent() const {
   if (data_) sent += data_->sent();
   if (tensor_) sent += tensor_->sent();
   if (experts_) sent += experts_->sent();
+  if (dealing_) sent += dealing_->sent();
   for (const auto& runner : runners_) {
     const model::WeightShards* shards = runner->engine().model().weights->shards();
     if (shards == nullptr) continue;

@@ -50,9 +50,11 @@ class RankStages {
   [[nodiscard]] CountedComm& pipeline() { return pipeline_; }
   // The ranks with this one's stages; null where there are no others.
   [[nodiscard]] CountedComm* data() { return data_ ? &*data_ : nullptr; }
-  [[nodiscard]] int data_rank() const { return data_ ? data_->rank() : 0; }
+  // The ranks that deal micro-batches out among themselves, and own rows of what trains: those, or
+  // expert ranks; null where each rank has all that it holds.
+  [[nodiscard]] CountedComm* dealing() { return dealing_ ? &*dealing_ : data(); }
   [[nodiscard]] bool is_first_rank() const { return all_.rank() == 0; }
-  // The ranks that run the same passes with other experts; null where there are none.
+  // The ranks that have other experts; null where there are none.
   [[nodiscard]] CountedComm* expert_ranks() { return experts_ ? &*experts_ : nullptr; }
   // The ranks that run the same passes with other outputs of each matrix; likewise.
   [[nodiscard]] CountedComm* tensor_ranks() { return tensor_ ? &*tensor_ : nullptr; }
@@ -60,7 +62,7 @@ class RankStages {
   [[nodiscard]] bool gathers() const { return all_.rank() % plan_.num_pipelines() == 0; }
 
   [[nodiscard]] std::vector<std::unique_ptr<StageRunner>>& runners() { return runners_; }
-  // Empty where no other rank has the same stages, else one for each of this rank's.
+  // Empty where no ranks deal micro-batches out, else one for each of this rank's stages.
   [[nodiscard]] std::vector<std::unique_ptr<GradientChain>>& chains() { return chains_; }
   // The rank's first stage; its config, and its table but for what it holds, are the whole model's.
   [[nodiscard]] Engine& engine() { return runners_.front()->engine(); }
@@ -121,8 +123,9 @@ class RankStages {
   std::optional<GroupComm> weights_group_;  // the data group's ranks, for weights that they divide
   // Ranks that divide each matrix, and ranks that divide the experts.
   std::optional<GroupComm> tensor_group_, expert_group_;
+  std::optional<GroupComm> dealing_group_;  // the latter, for passes that they deal out
   CountedComm pipeline_;
-  std::optional<CountedComm> data_, tensor_, experts_;
+  std::optional<CountedComm> data_, tensor_, experts_, dealing_;
   CountedComm everyone_;
   const std::vector<std::unique_ptr<Engine>> engines_;  // none where it is borrowed
   std::vector<std::unique_ptr<GradientChain>> chains_;

@@ -117,6 +117,10 @@ void set_first_rows(const api::Batch& batch, size_t first, int64_t rows, Round& 
 
 }  // namespace
 
+int num_dealing(const PipelinePlan& plan, const api::Batch& batch) {
+  return batch.want_hidden_states || batch.want_logits ? 1 : plan.num_dealing();
+}
+
 size_t end_of_unit(const api::Batch& batch, size_t first) {
   return first + (api::row_of(batch.sequences[first].loss.name).of_pairs ? 2 : 1);
 }

@@ -33,6 +33,10 @@ struct Round {
   [[nodiscard]] bool has(int own) const { return dealt + own * num_dealt < num_microbatches(); }
 };
 
+// Ranks that deal the micro-batches of a batch out among themselves; 1: each rank has all of them,
+// as where large results are wanted.
+int num_dealing(const PipelinePlan& plan, const api::Batch& batch);
+
 // A unit is what is not cut: a sequence, or the two of a pair, whose loss is of both. Where the one
 // that begins at `first` ends.
 size_t end_of_unit(const api::Batch& batch, size_t first);

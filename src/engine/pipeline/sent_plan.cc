@@ -6,8 +6,10 @@
 
 #include "base/check.h"
 #include "engine/pass.h"
+#include "engine/pipeline/dealt_rows.h"
 #include "engine/pipeline/owners.h"
 #include "engine/pipeline/round.h"
+#include "model/expert_ranks.h"
 #include "model/tensor_ranks.h"
 #include "model/weights/weight_shards.h"
 
@@ -24,15 +26,17 @@ class SentPlanner {
         engine_(engine),
         weights_(*engine.model().weights),
         batch_(batch),
-        sent_(static_cast<size_t>(plan.num_ranks() * plan.data)) {
+        num_dealing_(plan.num_dealing()),
+        sent_(static_cast<size_t>(plan.num_ranks() * num_dealing_)) {
     for (int stage = 0; trains_parameters() && stage <= last_stage(); ++stage)
       ownerships_.push_back(ownership_of(plan, stage, tensor, engine));
     borrowed_ = train::divide_borrowed_embedding(weights_, plan.data, {tensor, plan.tensor});
   }
 
   void add_batch() {
+    if (plan_.expert > 1) count_expert_messages();
     const std::vector<int> backwards = add_microbatches();
-    if (plan_.data > 1) add_gradient_chains(backwards);
+    if (num_dealing_ > 1) add_gradient_chains(backwards);
     if (batch_.want_loss) add_loss_messages();
     for (int stage = 0; weights_.shards() != nullptr && stage <= last_stage(); ++stage) {
       for (int data = 0; data < plan_.data; ++data) add_weight_fetches(stage, data);
@@ -51,7 +55,7 @@ class SentPlanner {
   void add_to(std::vector<SentBytes>& all) const {
     for (int rank = 0; rank < plan_.num_ranks_in_all(); ++rank) {
       if (plan_.tensor_share(rank).rank != tensor_) continue;
-      const int place = rank / plan_.num_pipelines() * plan_.data + rank % plan_.data;
+      const int place = rank / plan_.num_pipelines() * num_dealing_ + rank % num_dealing_;
       all[static_cast<size_t>(rank)] += sent_[static_cast<size_t>(place)];
     }
   }
@@ -59,8 +63,10 @@ class SentPlanner {
  private:
   [[nodiscard]] int last_stage() const { return plan_.num_stages() - 1; }
   [[nodiscard]] int rank_of(int stage) const { return plan_.ranks[static_cast<size_t>(stage)]; }
-  // What a rank of a pipeline sends, by its place among the ranks of that stage.
-  SentBytes& of(int rank, int data) { return sent_[static_cast<size_t>(rank * plan_.data + data)]; }
+  // What a rank of a pipeline sends, by its place among the data or expert ranks of that stage.
+  SentBytes& of(int rank, int peer) {
+    return sent_[static_cast<size_t>(rank * num_dealing_ + peer)];
+  }
   [[nodiscard]] int64_t tokens_of(size_t s) const {
     return std::ssize(batch_.sequences[s].datum->tokens);
   }
@@ -95,16 +101,42 @@ class SentPlanner {
     return false;
   }
 
-  // Returns the data rank of each that has a backward.
+  // By running every round's passes, of the one stage there is, on a backend that only counts: the
+  // most that rows may be, since what is sent is what routers choose.
+  void count_expert_messages() {
+    CHECK(plan_.num_stages() == 1, plan_.num_stages());
+    model::ExpertRanks& ranks = *weights_.expert_ranks();
+    ranks.reset_count();
+    model::DealtRows dealt;
+    Round round;
+    round.num_dealt = num_dealing_;
+    while (next_round(plan_, engine_.options().pass_tokens, batch_, round)) {
+      lay_out_dealt_rows(engine_, batch_, round.firsts, num_dealing_, dealt);
+      MicroBatch micro_batch;
+      PassWork work = micro_batch.collate(engine_, batch_, round.firsts[0], round.firsts[1]);
+      work.dealt = &dealt;
+      engine_.workspace().measure([&](Backend& counter) {
+        count_pass_memory(counter, engine_, work, micro_batch.state());
+      });
+    }
+    for (int rank = 0; rank < plan_.expert; ++rank) {
+      const model::ExpertBytes& bytes = ranks.counted()[static_cast<size_t>(rank)];
+      of(0, rank)[Sent::kActivations] += bytes.rows;
+      of(0, rank)[Sent::kActivationGradients] += bytes.row_gradients;
+      of(0, rank)[Sent::kControl] += bytes.counts;
+    }
+  }
+
+  // Returns the rank of each that has a backward, among those that deal them out.
   std::vector<int> add_microbatches() {
     Round round;
-    round.num_dealt = plan_.data;
+    round.num_dealt = num_dealing_;
     std::vector<int> backwards;
     of_sequences_.clear();
     while (next_round(plan_, engine_.options().pass_tokens, batch_, round)) {
       const bool backward = batch_.want_loss && round.backward;
       for (int m = 0; m < round.num_microbatches(); ++m) {
-        const int data = m % plan_.data;
+        const int data = m % num_dealing_;
         add_microbatch(round, static_cast<size_t>(m), data, backward);
         if (backward) backwards.push_back(data);
       }
@@ -119,37 +151,12 @@ class SentPlanner {
     const int64_t width = model::border_width(engine_.config());
     add_crossings(data, Sent::kActivations, tokens * width * dtype_bytes(weights_.compute_dtype()),
                   /*step=*/1);
-    add_expert_rows(tokens, backward);
     if (!backward) return;
     const int64_t values =
         model::border_gradient_width(engine_.config(),
                                      trains_before_layers(round.firsts[m], round.firsts[m + 1])) +
         (batch_.indexer_weight > 0.0f ? 1 : 0);
     add_crossings(data, Sent::kActivationGradients, tokens * values * kF32Bytes, /*step=*/-1);
-  }
-  // What passes send of rows of experts: as many on each rank, where routers choose all as often.
-  void add_expert_rows(int64_t tokens, bool backward) {
-    if (plan_.expert == 1) return;
-    const int64_t width = engine_.config().hidden_size;
-    for (int64_t layer = 0; layer < weights_.layers().num_layers(); ++layer) {
-      if (!runs(layer)) continue;
-      const int64_t rows = tokens * experts_of_a_token(layer) * (plan_.expert - 1) / plan_.expert;
-      for (SentBytes& rank : sent_) {
-        rank[Sent::kActivations] += rows * width * kF32Bytes;
-        // With its weight's.
-        if (backward) rank[Sent::kActivationGradients] += rows * (width + 1) * kF32Bytes;
-      }
-    }
-  }
-  [[nodiscard]] int64_t experts_of_a_token(int64_t layer) const {
-    int64_t experts = 0;
-    for (const model::SublayerRows& sublayer : weights_.layers().stack_of(layer).rows) {
-      const auto row =
-          std::find_if(sublayer.inner.begin(), sublayer.inner.end(),
-                       [](const model::ParamRow& each) { return each.num_experts > 0; });
-      if (row != sublayer.inner.end()) experts += row->num_active;
-    }
-    return experts;
   }
   // Over every border between ranks.
   void add_crossings(int data, Sent kind, int64_t bytes, int step) {
@@ -170,6 +177,7 @@ class SentPlanner {
     int64_t values = 0;
     for (const model::LoraAdapter* adapter : training_adapters()) {
       for (const model::LoraModule& module : adapter->modules()) {
+        if (module.num_experts > 0 && plan_.expert > 1) continue;  // of one rank alone
         // Parts but the first have A's gradient apart.
         const auto more_parts = std::max<int64_t>(0, std::ssize(module.target->parts) - 1);
         const int64_t count =
@@ -188,6 +196,7 @@ class SentPlanner {
     const size_t embedding = weights_.embedding_index();
     int64_t values = 0;
     for (size_t index = 0; index < weights_.table().size(); ++index) {
+      if (weights_.table()[index].expert >= 0 && plan_.expert > 1) continue;  // of one rank alone
       const int layer = weights_.table()[index].layer;
       if (runs(layer) && stage_of(layer, weights_.is_before_layers(index)) == stage)
         values += owners.num_values(owner, index);
@@ -212,8 +221,8 @@ class SentPlanner {
       add_gradient_chain(stage, backwards);
   }
   void add_gradient_chain(int stage, const std::vector<int>& backwards) {
-    std::vector<int64_t> owned(static_cast<size_t>(plan_.data), num_adapter_values(stage));
-    for (int owner = 0; owner < plan_.data && trains_parameters(); ++owner)
+    std::vector<int64_t> owned(static_cast<size_t>(num_dealing_), num_adapter_values(stage));
+    for (int owner = 0; owner < num_dealing_ && trains_parameters(); ++owner)
       owned[static_cast<size_t>(owner)] = num_base_values(stage, owner);
     const int64_t all = trains_parameters()
                             ? std::accumulate(owned.begin(), owned.end(), int64_t{0})
@@ -222,7 +231,7 @@ class SentPlanner {
       if (backwards[place] == backwards[place + 1]) continue;
       of(rank_of(stage), backwards[place])[Sent::kGradients] += all * kF32Bytes;
     }
-    for (int owner = 0; owner < plan_.data; ++owner) {
+    for (int owner = 0; owner < num_dealing_; ++owner) {
       if (owner == backwards.back()) continue;
       of(rank_of(stage), backwards.back())[Sent::kGradients] +=
           owned[static_cast<size_t>(owner)] * kF32Bytes;
@@ -290,16 +299,16 @@ class SentPlanner {
 
   // Among the ranks of the stage that has them, and from there to those of its pipeline.
   void add_loss_lists(int stage, FunctionRef<int64_t(size_t s)> values_of) {
-    std::vector<int64_t> of_data(static_cast<size_t>(plan_.data), 0);
+    std::vector<int64_t> of_data(static_cast<size_t>(num_dealing_), 0);
     int64_t all = 0;
     for (size_t s = 0; s < batch_.sequences.size(); ++s) {
       of_data[static_cast<size_t>(of_sequences_[s])] += values_of(s);
       all += values_of(s);
     }
-    for (int data = 0; data < plan_.data; ++data) {
+    for (int data = 0; data < num_dealing_; ++data) {
       of(rank_of(stage), data)[Sent::kResults] +=
           kF32Bytes *
-          ((plan_.data - 1) * of_data[static_cast<size_t>(data)] + (plan_.num_ranks() - 1) * all);
+          ((num_dealing_ - 1) * of_data[static_cast<size_t>(data)] + (plan_.num_ranks() - 1) * all);
     }
   }
   void add_loss_messages() {
@@ -321,14 +330,15 @@ class SentPlanner {
   }
   // Gradients of an adapter's experts, to the ranks that have others.
   void add_expert_gradients(const model::LoraAdapter& adapter) {
+    if (plan_.expert == 1) return;
     for (const model::LoraModule& module : adapter.modules()) {
       if (module.num_experts == 0) continue;
-      const int64_t of_each =
-          (module.a.shape.num_elements() + module.b.shape.num_elements()) / module.num_experts;
-      // No rank has more than the first.
-      const int64_t own = plan_.expert_share(0).experts_of(module.num_experts, 0).count;
-      for (SentBytes& rank : sent_)
-        rank[Sent::kGradients] += own * of_each * (plan_.expert - 1) * kF32Bytes;
+      const int64_t of_each = (module.a.shape.num_elements() + module.b.shape.num_elements()) /
+                              module.num_experts * kF32Bytes;
+      for (int rank = 0; rank < plan_.expert; ++rank) {
+        const model::AxisPart own = plan_.expert_share(0).experts_of(module.num_experts, rank);
+        of(0, rank)[Sent::kGradients] += own.count * of_each * (plan_.expert - 1);
+      }
     }
   }
   void add_adapter_step(const model::LoraAdapter& adapter) {
@@ -367,7 +377,7 @@ class SentPlanner {
   [[nodiscard]] int64_t bytes_sent(const std::vector<train::RowPiece>& pieces, int to) const {
     int64_t bytes = 0;
     for (const train::RowPiece& piece : pieces) {
-      if (is_sent(weights_, piece, {to, plan_.data}))
+      if (is_sent(weights_, piece, {to, num_dealing_}))
         bytes += piece.shape.num_elements() * dtype_bytes(piece.dtype);
     }
     return bytes;
@@ -377,7 +387,7 @@ class SentPlanner {
   // has made of its own.
   void add_owned_parameters(int stage) {
     const train::Ownership& owners = ownerships_[static_cast<size_t>(stage)];
-    for (int owner = 0; owner < plan_.data; ++owner) {
+    for (int owner = 0; owner < num_dealing_; ++owner) {
       SentBytes& sent = of(rank_of(stage), owner);
       for (size_t index = 0; index < weights_.table().size(); ++index) {
         const train::OwnedRows& rows = owners.rows(owner, index);
@@ -385,7 +395,7 @@ class SentPlanner {
         if (!is_last) sent[Sent::kControl] += static_cast<int64_t>(sizeof(double));
       }
       const std::vector<train::RowPiece> pieces = pieces_of(weights_, owners, owner);
-      for (int to = 0; to < plan_.data; ++to)
+      for (int to = 0; to < num_dealing_; ++to)
         if (to != owner) sent[Sent::kParameters] += bytes_sent(pieces, to);
     }
   }
@@ -397,7 +407,7 @@ class SentPlanner {
                 (plan_.num_ranks() - 1 + plan_.data - 1 + plan_.expert - 1 + plan_.tensor - 1 +
                  to_next_tensor));
     add_borrowed_embedding();
-    for (int stage = 0; stage <= last_stage() && plan_.data > 1; ++stage)
+    for (int stage = 0; stage <= last_stage() && num_dealing_ > 1; ++stage)
       add_owned_parameters(stage);
     add_expert_loads();
   }
@@ -406,9 +416,9 @@ class SentPlanner {
     for (const size_t index : engine_.base_trainer().router_bias_indices()) {
       const model::Parameter& bias = weights_.table()[index];
       const int stage = stage_of(bias.layer, /*is_before_layers=*/false);
-      for (int data = 0; data < plan_.data; ++data) {
+      for (int data = 0; data < num_dealing_; ++data) {
         of(rank_of(stage), data)[Sent::kControl] +=
-            bias.shape[0] * static_cast<int64_t>(sizeof(double)) * (plan_.data - 1);
+            bias.shape[0] * static_cast<int64_t>(sizeof(double)) * (num_dealing_ - 1);
       }
     }
   }
@@ -418,6 +428,7 @@ class SentPlanner {
   Engine& engine_;
   const model::ModelWeights& weights_;
   const api::Batch& batch_;
+  const int num_dealing_;
   std::vector<SentBytes> sent_;               // of each rank of one tensor
   std::vector<int> of_sequences_;             // data ranks that they are dealt to
   std::vector<train::Ownership> ownerships_;  // of each stage, where parameters train

@@ -12,6 +12,8 @@
 #include "base/env.h"
 #include "base/error.h"
 #include "base/trace.h"
+#include "engine/pipeline/dealt_rows.h"
+#include "model/expert_ranks.h"
 #include "model/tensor_ranks.h"
 
 namespace strata::engine {
@@ -57,6 +59,11 @@ void StageRunner::book_long_sequences() {
     if (tokens <= engine_.options().pass_tokens) continue;
     Flight& flight = claim_flight(0);
     PassWork work = flight.micro_batch.collate(engine_, *batch_, first, end);
+    const size_t alone[] = {first, end};
+    if (deals_rows(num_dealing(plan_, *batch_))) {
+      lay_out_dealt_rows(engine_, *batch_, alone, plan_.expert, dealt_);
+      work.dealt = &dealt_;
+    }
     choose_recompute(flight, work, first);
     book_files(flight);
     free_flight(flight);
@@ -74,10 +81,13 @@ const PassPlan& StageRunner::count_memory(Flight& flight, const PassWork& work) 
   });
 }
 
-// They make the same again, though one may have a little more than another.
-bool StageRunner::all_tensor_ranks_say(bool own) const {
-  const model::TensorRanks* const ranks = engine_.model().weights->tensor_ranks();
-  return ranks == nullptr || engine_.options().pass_bytes == 0 ? own : ranks->all_say(own);
+// Ranks that divide a layer make the same again, though one may have a little more than another.
+bool StageRunner::all_alike_say(bool own) const {
+  if (engine_.options().pass_bytes == 0) return own;
+  const model::ModelWeights& weights = *engine_.model().weights;
+  if (const model::ExpertRanks* ranks = weights.expert_ranks()) return ranks->all_say(own);
+  const model::TensorRanks* const ranks = weights.tensor_ranks();
+  return ranks == nullptr ? own : ranks->all_say(own);
 }
 
 // Counts the pass, with full recompute where it would take too much without, and with the layers'
@@ -90,7 +100,7 @@ void StageRunner::choose_recompute(Flight& flight, PassWork& work, size_t first)
     fault = api::find_pass_memory_fault(flight.micro_batch.builder().num_tokens(),
                                         counted.total() + counted.kept(), work.backward(),
                                         options.pass_bytes > 0 ? options.pass_bytes : INT64_MAX);
-    return all_tensor_ranks_say(!fault);
+    return all_alike_say(!fault);
   };
   if (fits()) return;
   if (work.backward()) work.recompute = model::Recompute::kFull;
@@ -101,7 +111,7 @@ void StageRunner::choose_recompute(Flight& flight, PassWork& work, size_t first)
   }
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("sequences[{}]: {}", first,
-                          fault.value_or("another tensor rank has too little memory for them")));
+                          fault.value_or("another rank has too little memory for them")));
 }
 
 // Space in files for the pass that was counted last.
@@ -251,18 +261,35 @@ void StageRunner::end_batch() {
   }
 }
 
-// The pass of a micro-batch, with the memory that it takes chosen and its turns in the chain.
-PassWork StageRunner::prepare_pass_work(Flight& flight, int microbatch) {
-  const size_t m = round_->place_of(microbatch);
-  PassWork work =
-      flight.micro_batch.collate(engine_, *batch_, round_->firsts[m], round_->firsts[m + 1]);
+// The pass of a micro-batch: where expert ranks deal them out, and there is none for this one, of
+// no sequence, for the rows that its experts have.
+PassWork StageRunner::collate(Flight& flight, int microbatch) {
+  const bool has = round_->has(microbatch);
+  const size_t m = has ? round_->place_of(microbatch) : round_->firsts.size() - 1;
+  PassWork work = flight.micro_batch.collate(engine_, *batch_, round_->firsts[m],
+                                             round_->firsts[has ? m + 1 : m]);
   work.first_row = round_->first_rows[m];
   work.sink = sink_;
-  choose_recompute(flight, work, round_->firsts[m]);
+  if (!deals_rows(round_->num_dealt)) return work;
+  if (!has && round_->backward) {
+    const bool of_base = batch_->gradients == api::Gradients::kParameters;
+    work.adapter_gradients = !of_base;
+    work.base_gradients = of_base ? engine_.base_trainer().gradients() : nullptr;
+  }
+  lay_out_dealt_rows(engine_, *batch_, round_->firsts, round_->num_dealt, dealt_);
+  work.dealt = &dealt_;
+  return work;
+}
+
+// With the memory that it takes chosen and its turns in the chain.
+PassWork StageRunner::prepare_pass_work(Flight& flight, int microbatch) {
+  PassWork work = collate(flight, microbatch);
+  const bool has = round_->has(microbatch);
+  choose_recompute(flight, work, round_->firsts[has ? round_->place_of(microbatch) : 0]);
   book_files(flight);
-  if (chain_ != nullptr && round_->num_dealt > 1 && work.trains()) {
+  if (chain_ != nullptr && round_->num_dealt > 1 && work.trains() && has) {
     CHECK(!defers_ || work.base_gradients == nullptr);  // commands refuse it
-    flight.link = chain_->link(num_before_ + m);
+    flight.link = chain_->link(num_before_ + round_->place_of(microbatch));
     work.turns = &flight.link;
   }
   return work;

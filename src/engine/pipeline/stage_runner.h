@@ -100,6 +100,8 @@ class StageRunner {
   [[nodiscard]] bool is_first() const { return stage_ == 0; }
   [[nodiscard]] bool is_last() const { return stage_ + 1 == plan_.num_stages(); }
   [[nodiscard]] bool is_here(int stage) const;  // on this rank
+  // Whether ranks that deal out passes are expert ranks, which send each other's experts rows.
+  [[nodiscard]] bool deals_rows(int num_dealt) const { return plan_.expert > 1 && num_dealt > 1; }
   [[nodiscard]] int64_t tag(Border border, int to_stage, int microbatch) const;
   std::vector<Crossing>& crossings(Border border) {
     return crossings_[static_cast<size_t>(border)];
@@ -115,7 +117,7 @@ class StageRunner {
   void book_long_sequences();
   const PassPlan& count_memory(Flight& flight, const PassWork& work);
   void choose_recompute(Flight& flight, PassWork& work, size_t first);
-  [[nodiscard]] bool all_tensor_ranks_say(bool own) const;
+  [[nodiscard]] bool all_alike_say(bool own) const;
   void book_files(Flight& flight);
   // While one lives, what a pass keeps stays with its flight.
   struct Holds {
@@ -126,6 +128,7 @@ class StageRunner {
   void record_peak_held(const Flight& flight);
   void retire_flight(Flight& flight);
   void free_flight(Flight& flight);
+  PassWork collate(Flight& flight, int microbatch);
   PassWork prepare_pass_work(Flight& flight, int microbatch);
   void book_counted_memory(Flight& flight);
   void forward(int microbatch);
@@ -146,6 +149,7 @@ class StageRunner {
   int64_t layers_done_ = 0;
   GradientChain* const chain_;
   const Round* round_ = nullptr;
+  model::DealtRows dealt_;  // of the round, where expert ranks deal its passes out
   size_t num_before_ = 0;
   api::BatchResult* result_ = nullptr;
   api::TensorSink own_sink_;

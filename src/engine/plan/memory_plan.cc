@@ -6,11 +6,18 @@
 
 #include "engine/adapter_state.h"
 #include "engine/pass.h"
+#include "model/expert_ranks.h"
 
 namespace strata::engine {
 namespace {
 
 using Adapters = std::vector<std::unique_ptr<model::LoraAdapter>>;
+
+// Among how many ranks such passes are dealt out whose experts they divide; 1: they are not.
+int num_expert_ranks_dealing(const Engine& engine) {
+  const model::ExpertRanks* const ranks = engine.model().weights->expert_ranks();
+  return ranks == nullptr ? 1 : ranks->share().num_ranks;
+}
 
 // `count` sequences of `length` tokens each; neighbours share an adapter, so that runs are as few
 // as adapters.
@@ -23,9 +30,17 @@ PassPlan plan_pass_of_sequences(Engine& engine, const PlanShape& shape, const Ad
   std::vector<float> logprobs(targets.size()), losses(targets.size()), mtp_losses(targets.size());
   std::vector<float> indexer_losses(targets.size());
   PassBuilder builder;
-  for (int64_t i = 0; i < count; ++i) {
-    const auto next = static_cast<size_t>(i * std::ssize(adapters) / count);
-    builder.append(tokens, 0, adapters.empty() ? nullptr : adapters[next].get());
+  const auto adapter_of = [&](int64_t i) {
+    return adapters.empty() ? nullptr
+                            : adapters[static_cast<size_t>(i * std::ssize(adapters) / count)].get();
+  };
+  for (int64_t i = 0; i < count; ++i) builder.append(tokens, 0, adapter_of(i));
+  const int num_ranks = num_expert_ranks_dealing(engine);
+  model::DealtRows dealt;  // each rank has as many
+  dealt.clear();
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    for (int64_t i = 0; i < count; ++i) dealt.rows.add_sequence(length, adapter_of(i));
+    dealt.end_rank();
   }
   PassState state;
   train::LossInputs inputs;
@@ -36,6 +51,7 @@ PassPlan plan_pass_of_sequences(Engine& engine, const PlanShape& shape, const Ad
       .builder = builder,
       .adapter_gradients = shape.backward && !shape.train_base,
       .base_gradients = shape.train_base ? engine.base_trainer().gradients() : nullptr,
+      .dealt = num_ranks > 1 ? &dealt : nullptr,
       .recompute = shape.recompute.value_or(engine.options().recompute),
       .regions = shape.regions.value_or(engine.options().regions),
       .want_loss = true,
@@ -124,12 +140,16 @@ GradientBytes gradient_bytes(Engine& engine, const PlanShape& shape) {
     if (layer >= 0) bytes.of_layers[layer] += values * dtype_bytes(DType::kF32);
   };
   if (shape.train_base) {
-    for (const train::Accumulator& sum : engine.base_trainer().accumulators())
-      add(sum.part, weights.table()[sum.index].shape.num_elements());
+    for (const train::Accumulator& sum : engine.base_trainer().accumulators()) {
+      if (!sum.stays) add(sum.part, weights.table()[sum.index].shape.num_elements());
+    }
   }
   for (const auto& [slot, adapter] : engine.adapters()) {
-    for (const model::LoraModule& module : adapter->modules())
+    for (const model::LoraModule& module : adapter->modules()) {
+      // Those of experts that ranks divide stay where they are.
+      if (module.num_experts > 0 && weights.expert_ranks() != nullptr) continue;
       add(module.spec.layer, module.a.shape.num_elements() + module.b.shape.num_elements());
+    }
   }
   if (engine.adapters().empty()) bytes.all += model::gradient_bytes(weights, shape.modules);
   return bytes;

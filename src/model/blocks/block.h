@@ -92,12 +92,21 @@ struct BlockOps {
   // Null but where the cache's ReplaySpec asks for it. Makes the state what the pass's rows leave:
   // the first of those that the pass before, which read drafts, had of each sequence.
   void (*replay)(Pass& pass, const BlockContext& context) = nullptr;
+  // Where ranks have dealt sequences out, its backward exchanges rows with them before it adds to
+  // any gradient, and then begins the turn of its layer (Pass::turn).
+  bool exchanges_rows = false;
 };
 
 template <typename B>
 constexpr auto replay_of() -> void (*)(Pass&, const BlockContext&) {
   if constexpr (requires { &B::replay; }) return B::replay;
   return nullptr;
+}
+
+template <typename B>
+constexpr bool exchanges_rows_of() {
+  if constexpr (requires { B::kExchangesRows; }) return B::kExchangesRows;
+  return false;
 }
 
 // Whether tensor ranks divide a block.
@@ -175,7 +184,8 @@ constexpr BlockOps block_ops(std::string_view name) {
                  TensorView d_out, TensorView d_n) {
                 B::backward(pass, context, *static_cast<const Saved*>(saved), n, d_out, d_n);
               },
-          .replay = replay_of<B>()};
+          .replay = replay_of<B>(),
+          .exchanges_rows = exchanges_rows_of<B>()};
 }
 
 // A row with its config: what a layer holds. A value; equal blocks compute the same.

@@ -75,13 +75,20 @@ struct PostNormAdd {
     const TensorView d_branch = zeros(pass, {d.rows(), d.cols()});
     // out = scale (state + norm_after(branch))
     scale_in_place(pass, context.outer, d);
+    const TensorView d_weight = pass.base_gradient(context.outer.param(kAfter).index);
+    const bool has_turn = pass.turn == nullptr || pass.turn->has_begun();
     ops::rms_norm_backward(pass.backend, norm(context.outer, kAfter, s.branch), {}, d, d_branch,
-                           pass.base_gradient(context.outer.param(kAfter).index));
+                           has_turn ? d_weight : TensorView());
     const TensorView n = normed(pass, context.outer, state);
     const TensorView d_n = pass.take(DType::kF32, {d.rows(), d.cols()});
     // branch = block(n)
     context.block->backward(pass, context.inner, saved.inner, n, to_compute_dtype(pass, d_branch),
                             d_n);
+    if (!has_turn && !d_weight.empty()) {
+      const Scratch::Mark inner(pass.backend.scratch());
+      ops::rms_norm_backward(pass.backend, norm(context.outer, kAfter, s.branch), {}, d,
+                             zeros(pass, d.shape), d_weight);
+    }
     // n = norm_before(state), or state; the residual path is d itself
     if (context.outer.as<Config>().before.empty()) return ops::add_into(pass.backend, d_n, d);
     ops::rms_norm_backward(pass.backend, norm(context.outer, kBefore, state), {}, d_n, d,

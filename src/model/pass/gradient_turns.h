@@ -6,14 +6,18 @@
 #pragma once
 #include <cstdint>
 
+#include "base/check.h"
+
 namespace strata::model {
 
-// kMtpPart has also the second uses of embedding and head (model::BaseGradients). The head is the
-// largest product there is, so runs of its rows are parts of their own: kHeadPart and those below
-// it. An adapter's head has its turn with the first.
-constexpr int64_t kEmbeddingPart = -1, kFinalNormPart = -2, kMtpPart = -3, kHeadPart = -4;
+// kMtpPart is the layer of multi-token prediction with the second use of the embedding
+// (model::BaseGradients), and kMtpHeadPart what is behind that layer, with the head's. The head is
+// the largest product there is, so runs of its rows are parts of their own: kHeadPart and those
+// below it. An adapter's head has its turn with the first.
+constexpr int64_t kEmbeddingPart = -1, kFinalNormPart = -2, kMtpPart = -3, kMtpHeadPart = -4,
+                  kHeadPart = -5;
 constexpr int64_t kHeadParts = 8;
-constexpr int64_t kPartsOutside = 3 + kHeadParts;
+constexpr int64_t kPartsOutside = 4 + kHeadParts;
 
 // Rows [first, end) of the head that are the part kHeadPart - number; of a small head the last have
 // most, or all.
@@ -34,6 +38,28 @@ class GradientTurns {
   virtual ~GradientTurns() = default;
   virtual void begin(int64_t part) = 0;
   virtual void end(int64_t part) = 0;
+};
+
+// A pass's turn with a part that begins when it first adds to that, or when somebody says so.
+class Turn {
+ public:
+  // `turns` may be null: nobody else adds.
+  Turn(GradientTurns* turns, int64_t part) : turns_(turns), part_(part) {}
+  [[nodiscard]] bool has_begun() const { return has_begun_; }
+  void begin() {
+    CHECK(!has_begun_, part_);
+    has_begun_ = true;
+    if (turns_ != nullptr) turns_->begin(part_);
+  }
+  void end() {
+    CHECK(has_begun_, part_);
+    if (turns_ != nullptr) turns_->end(part_);
+  }
+
+ private:
+  GradientTurns* const turns_;
+  const int64_t part_;
+  bool has_begun_ = false;
 };
 
 // Runs what adds to the part; `turns` may be null: nobody else adds.

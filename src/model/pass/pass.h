@@ -12,6 +12,7 @@
 #include "base/trace.h"
 #include "model/cache_layout.h"
 #include "model/pass/block_lists.h"
+#include "model/pass/gradient_turns.h"
 #include "model/pass/offloaded.h"
 #include "model/pass/rope_table.h"
 #include "model/pass/rows.h"
@@ -120,9 +121,17 @@ struct Pass {
   bool is_mtp = false;                        // of multi-token prediction (model/mtp.h)
   DeferredProducts* deferred = nullptr;       // takes weight gradients' products; none: they run
   const IndexerLoss* indexer_loss = nullptr;  // or none
+  const DealtRows* dealt = nullptr;  // of expert ranks that run other sequences each; or none
+  // With the layer whose backward is under way. Where ranks have dealt sequences out, a layer with
+  // experts begins it: behind what it exchanges with ranks that wait for this one's turn.
+  Turn* turn = nullptr;
 
   [[nodiscard]] int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
   [[nodiscard]] DType dtype() const { return weights.compute_dtype(); }
+  // The rows that the experts of this rank may read.
+  [[nodiscard]] const RowGroups& expert_rows() const {
+    return dealt != nullptr ? dealt->rows : rows;
+  }
   // Runs what reads values or acts on them (Backend::unless_counting).
   template <typename Body>
   bool unless_counting(Body&& body) const {
@@ -152,9 +161,11 @@ struct Pass {
   [[nodiscard]] bool trains(const AdapterSegment& run) const {
     return adapter_gradients && run.adapter != nullptr && run.adapter->trains();
   }
-  // Where a base parameter's gradient goes; empty when it does not train.
+  // Where a base parameter's gradient goes; empty when it does not train, or in a pass without
+  // tokens, which is that of experts alone.
   [[nodiscard]] TensorView base_gradient(size_t index) const {
     if (base_gradients == nullptr || index == ModelWeights::npos) return {};
+    if (tokens.empty() && weights.table()[index].expert < 0) return {};
     return base_gradients->d_weight[index];
   }
 };

@@ -80,4 +80,20 @@ class RowGroups {
   bool distinct_ = true;
 };
 
+// The rows of passes that expert ranks run at once, each of its own sequences, as those of one pass
+// that has the sequences of rank 0, then of rank 1, and so on: the order of their batch.
+struct DealtRows {
+  RowGroups rows;
+  std::vector<int64_t> first_rows;  // where each rank's begin, and behind the last one's
+
+  void clear() {
+    rows.clear();
+    first_rows.assign(1, 0);
+  }
+  // Behind the sequences of a rank, which are added to `rows`.
+  void end_rank() { first_rows.push_back(rows.num_rows_total()); }
+  [[nodiscard]] int64_t first_row(int rank) const { return first_rows[static_cast<size_t>(rank)]; }
+  [[nodiscard]] int64_t num_rows(int rank) const { return first_row(rank + 1) - first_row(rank); }
+};
+
 }  // namespace strata::model

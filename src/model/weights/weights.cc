@@ -366,12 +366,14 @@ void ModelWeights::add_per_layer_parameters(int64_t panel_width) {
 
 void ModelWeights::add_mtp_head_parameters(int64_t panel_width) {
   const int64_t layer = config_.num_layers();
+  mtp_first_ = table_.size();
   for (const ParamRow& row : layer_table_.mtp_rows()) {
     const int64_t bytes = row_bytes(row, panel_width);
     const size_t index = add_parameter(make_parameter(config_, row, layer, 0),
                                        ends() ? arena_.take(bytes) : nullptr, panel_width);
     bind_view(mtp_params_, row, index);
   }
+  mtp_last_ = table_.size();
   if (!config_.use_mtp || !config_.streams) return;
   mtp_streams_ = {.config = config_.streams->config(), .params = mtp_params_, .layer = layer};
 }

@@ -246,6 +246,10 @@ class ModelWeights {
   [[nodiscard]] bool is_before_layers(size_t index) const {
     return index == embedding_ || (index >= per_layer_first_ && index < per_layer_last_);
   }
+  // Whether one is behind multi-token prediction's layer: its streams and final norm.
+  [[nodiscard]] bool is_behind_mtp_layer(size_t index) const {
+    return index >= mtp_first_ && index < mtp_last_;
+  }
   [[nodiscard]] size_t head_index() const { return head_; }
   [[nodiscard]] size_t final_norm_index() const { return final_norm_; }
   static constexpr size_t npos = static_cast<size_t>(-1);
@@ -339,6 +343,7 @@ class ModelWeights {
   std::vector<ParamView> streams_params_, per_layer_params_, mtp_params_;
   BlockContext streams_, per_layer_inputs_, mtp_streams_;
   size_t per_layer_first_ = 0, per_layer_last_ = 0;  // their rows in the table
+  size_t mtp_first_ = 0, mtp_last_ = 0;              // likewise
   size_t embedding_ = 0;
   size_t head_ = 0;
   size_t final_norm_ = 0;

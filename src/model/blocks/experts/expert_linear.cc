@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "backend/arena.h"
-#include "model/blocks/experts/routing.h"
+#include "model/blocks/experts/expert_rows.h"
 #include "model/linear.h"
 #include "model/tensor_ranks.h"
 #include "ops/elementwise.h"
@@ -88,7 +88,7 @@ ops::TensorStack d_b_of(const Pass& pass, const ModuleHalf& m) {
 // body(run, its module), of the pass's rows that have one.
 template <typename Body>
 void for_each_module(const Pass& pass, const BlockContext& context, MoeKey key, Body body) {
-  for (const AdapterSegment& run : pass.rows.runs()) {
+  for (const AdapterSegment& run : pass.expert_rows().runs()) {
     const ModuleHalf found = find_module_half(run, context, key);
     if (found.module != nullptr) body(run, found);
   }
@@ -298,7 +298,7 @@ ExpertLoraH allocate_expert_lora_h(Pass& pass, const BlockContext& context) {
   const int64_t rows = most_expert_rows(pass, context.as<MoeConfig>());
   for (size_t i = 0; i < lora_h.h.size(); ++i) {
     const int key = kMoeGate + static_cast<int>(i);
-    const int64_t rank = largest_rank(pass.rows, context.layer, context.param(key).target);
+    const int64_t rank = largest_rank(pass.expert_rows(), context.layer, context.param(key).target);
     if (rank > 0) {
       lora_h.h[i] = pass.allocate_saved(kLoraTag, lora_flops(pass, context, key, rank),
                                         pass.dtype(), {rows, rank});

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "model/blocks/experts/expert_linear.h"
+#include "model/blocks/experts/expert_rows.h"
 #include "model/blocks/experts/moe_rows.h"
 #include "model/blocks/experts/routing.h"
 #include "model/blocks/gated_mlp.h"
@@ -39,6 +40,7 @@ GatedMlpParts activation_of(const BlockContext& context) {
 struct Moe {
   using Config = MoeConfig;
   static constexpr BlockGroup kGroup = BlockGroup::kMlp;
+  static constexpr bool kExchangesRows = true;
 
   struct Saved {
     Routing routing;
@@ -108,7 +110,7 @@ struct Moe {
     Scratch& scratch = pass.backend.scratch();
     const Scratch::Mark mark(scratch);
     if (!s.routing.is_filled) fill_routing(pass, context, n, s.routing);
-    const ExpertRows rows = own_expert_rows(pass, context, s.routing);
+    const ExpertRows rows = own_expert_rows(pass, context, s.routing, kExpertRowTag);
     if (context.as<Config>().shared_width == 0) {
       return routed_forward(pass, context, rows, s, n, output.add, output.out);
     }
@@ -155,6 +157,7 @@ struct Moe {
     return {TensorView(numbers.data, DType::kF32, {1}), dtype_bytes(DType::kF32)};
   }
   static void scale_row_weights(Pass& pass, const BlockContext& context, const Routing& routing) {
+    if (routing.num_rows() == 0) return;
     const Scratch::Mark mark(pass.backend.scratch());
     const ops::GroupedRows rows = group_rows_by_expert(pass, routing);
     ops::copy(pass.backend, routing.row_weights, routing.unscaled_weights);
@@ -167,6 +170,7 @@ struct Moe {
   static void scale_row_weights_backward(Pass& pass, const BlockContext& context,
                                          const Routing& routing, TensorView d_row_weights,
                                          TensorView d_unscaled) {
+    if (routing.num_rows() == 0) return;
     const Scratch::Mark mark(pass.backend.scratch());
     const ops::GroupedRows rows = group_rows_by_expert(pass, routing);
     ops::fill_zero(pass.backend, d_unscaled);
@@ -190,7 +194,7 @@ struct Moe {
       fill_routing(pass, context, router_input(pass, context, x), s.routing);
     }
     if (is_new) scale_row_weights(pass, context, s.routing);
-    const ExpertRows rows = own_expert_rows(pass, context, s.routing);
+    const ExpertRows rows = own_expert_rows(pass, context, s.routing, kExpertRowTag);
     {
       const Scratch::Mark inner(pass.backend.scratch());
       gated_mlp_forward(pass, context, shared_expert_parts(context), s.shared,
@@ -212,36 +216,66 @@ struct Moe {
     ops::copy(pass.backend, sum, output.out);
   }
 
+  // d_x += the shared path's, of the gradient d of its output.
+  static void normed_shared_backward(Pass& pass, const BlockContext& context, const Saved& s,
+                                     TensorView x, TensorView d, TensorView d_x) {
+    const Scratch::Mark mark(pass.backend.scratch());
+    const TensorView d_branch = zeros(pass, d.shape);
+    add_norm_backward(pass, context, kMoeSharedNormAfter, s.shared_branch, d, d_branch);
+    const TensorView d_n = pass.take(DType::kF32, d.shape);
+    gated_mlp_backward(pass, context, shared_expert_parts(context), s.shared,
+                       normed(pass, context, kMoeSharedNormBefore, x),
+                       to_compute_dtype(pass, d_branch), d_n);
+    add_norm_backward(pass, context, kMoeSharedNormBefore, x, d_n, d_x);
+  }
+
+  // The gradient of norm_after's weight, of which d [T, D] f32 is that of its output.
+  static void add_routed_norm_gradient(Pass& pass, const BlockContext& context, const Saved& s,
+                                       TensorView d) {
+    const TensorView d_weight = pass.base_gradient(context.param(kMoeRoutedNormAfter).index);
+    if (d_weight.empty()) return;
+    const Scratch::Mark mark(pass.backend.scratch());
+    ops::rms_norm_backward(pass.backend, path_norm(context, kMoeRoutedNormAfter, s.routed_branch),
+                           {}, d, zeros(pass, d.shape), d_weight);
+  }
+
+  // d_x += the paths'; leaves d_row_weights [T * K].
+  static void normed_paths_backward(Pass& pass, const BlockContext& context, const Saved& s,
+                                    TensorView x, TensorView d_out, TensorView d_x,
+                                    TensorView d_row_weights) {
+    const Scratch::Mark mark(pass.backend.scratch());
+    const ExpertRows rows = own_expert_rows(pass, context, s.routing, kExpertRowGradientTag);
+    const TensorView d = pass.take(DType::kF32, {x.rows(), x.cols()});
+    ops::copy(pass.backend, d_out, d);
+    if (pass.dealt == nullptr) normed_shared_backward(pass, context, s, x, d, d_x);
+    const Scratch::Mark inner(pass.backend.scratch());
+    const TensorView d_branch = zeros(pass, d.shape);
+    const TensorView d_weight = pass.base_gradient(context.param(kMoeRoutedNormAfter).index);
+    ops::rms_norm_backward(pass.backend, path_norm(context, kMoeRoutedNormAfter, s.routed_branch),
+                           {}, d, d_branch, pass.dealt == nullptr ? d_weight : TensorView());
+    const TensorView d_n = pass.take(DType::kF32, d.shape);
+    const TensorView d_rows =
+        experts_backward(pass, context, rows, s, normed(pass, context, kMoeRoutedNormBefore, x),
+                         to_compute_dtype(pass, d_branch), d_row_weights);
+    if (pass.dealt != nullptr) {
+      pass.turn->begin();
+      add_routed_norm_gradient(pass, context, s, d);
+      normed_shared_backward(pass, context, s, x, d, d_x);
+    }
+    // x[row] = n[token]
+    ops::gather_sum(pass.backend, d_rows, s.routing.row_of_slot, {}, d_n);
+    add_norm_backward(pass, context, kMoeRoutedNormBefore, x, d_n, d_x);
+  }
+
   static void normed_backward(Pass& pass, const BlockContext& context, const Saved& s, TensorView x,
                               TensorView d_out, TensorView d_x) {
     const Scratch::Mark mark(pass.backend.scratch());
-    const ExpertRows rows = own_expert_rows(pass, context, s.routing);
     const TensorView d_row_weights = pass.take(DType::kF32, {s.routing.num_rows()});
-    const TensorView d = pass.take(DType::kF32, {x.rows(), x.cols()});
-    ops::copy(pass.backend, d_out, d);
     ops::fill_zero(pass.backend, d_x);
-    {
-      const Scratch::Mark inner(pass.backend.scratch());
-      const TensorView d_branch = zeros(pass, d.shape);
-      add_norm_backward(pass, context, kMoeSharedNormAfter, s.shared_branch, d, d_branch);
-      const TensorView d_n = pass.take(DType::kF32, d.shape);
-      gated_mlp_backward(pass, context, shared_expert_parts(context), s.shared,
-                         normed(pass, context, kMoeSharedNormBefore, x),
-                         to_compute_dtype(pass, d_branch), d_n);
-      add_norm_backward(pass, context, kMoeSharedNormBefore, x, d_n, d_x);
-    }
-    {
-      const Scratch::Mark inner(pass.backend.scratch());
-      const TensorView d_branch = zeros(pass, d.shape);
-      add_norm_backward(pass, context, kMoeRoutedNormAfter, s.routed_branch, d, d_branch);
-      const TensorView d_n = pass.take(DType::kF32, d.shape);
-      routed_backward(pass, context, rows, s, normed(pass, context, kMoeRoutedNormBefore, x),
-                      to_compute_dtype(pass, d_branch), d_n, /*first=*/true, d_row_weights);
-      add_norm_backward(pass, context, kMoeRoutedNormBefore, x, d_n, d_x);
-    }
+    normed_paths_backward(pass, context, s, x, d_out, d_x, d_row_weights);
     const TensorView d_unscaled = pass.take(DType::kF32, d_row_weights.shape);
     scale_row_weights_backward(pass, context, s.routing, d_row_weights, d_unscaled);
-    const TensorView d_n = zeros(pass, d.shape);
+    const TensorView d_n = zeros(pass, {x.rows(), x.cols()});
     router_backward(pass, context, s.routing, router_input(pass, context, x), d_unscaled, d_n);
     ops::scale(pass.backend, d_n, router_factor(x), d_n);
     add_norm_backward(pass, context, kMoeRouterNorm, x, d_n, d_x);
@@ -288,39 +322,32 @@ struct Moe {
                        TensorView d_out, TensorView d_n) {
     if (context.as<Config>().norms_paths) return normed_backward(pass, context, s, n, d_out, d_n);
     const Scratch::Mark mark(pass.backend.scratch());
-    const ExpertRows rows = own_expert_rows(pass, context, s.routing);
+    const ExpertRows rows = own_expert_rows(pass, context, s.routing, kExpertRowGradientTag);
     const bool has_shared = context.as<Config>().shared_width > 0;
     const TensorView d_row_weights = pass.take(DType::kF32, {s.routing.num_rows()});
-    if (has_shared) shared_backward(pass, context, s, n, d_out, d_n);
-    routed_backward(pass, context, rows, s, n, d_out, d_n, !has_shared, d_row_weights);
+    if (has_shared && pass.dealt == nullptr) shared_backward(pass, context, s, n, d_out, d_n);
+    {
+      const Scratch::Mark inner(pass.backend.scratch());
+      const TensorView d_rows = experts_backward(pass, context, rows, s, n, d_out, d_row_weights);
+      if (pass.dealt != nullptr) {
+        pass.turn->begin();
+        if (has_shared) shared_backward(pass, context, s, n, d_out, d_n);
+      }
+      // x[row] = n[token]
+      ops::gather_sum(pass.backend, d_rows, s.routing.row_of_slot, has_shared ? d_n : TensorView(),
+                      d_n);
+    }
     router_backward(pass, context, s.routing, n, d_row_weights, d_n);
   }
 
-  // Memory for as many rows as this rank's experts may have, of which these are.
-  static TensorView take_rows(Pass& pass, DType type, const ExpertRows& rows, int64_t cols) {
-    return pass.take(type, {rows.most, cols}).slice_rows(0, rows.size());
-  }
   static TensorView first_rows(TensorView saved, const ExpertRows& rows) {
-    return saved.slice_rows(0, rows.size());
-  }
-  // values [T * K, N] get the rows of other ranks' experts.
-  static void gather_from_ranks(const Pass& pass, const ExpertRows& rows, TensorView values,
-                                int64_t tag) {
-    if (const ExpertRanks* ranks = pass.weights.expert_ranks())
-      ranks->gather_rows(pass, rows.all_ends, values, tag);
-  }
-
-  // x[token] for every row of this rank's experts.
-  static TensorView gather_rows(Pass& pass, const ExpertRows& rows, TensorView x) {
-    const TensorView y = take_rows(pass, x.dtype, rows, x.cols());
-    ops::gather(pass.backend, x, rows.token_of_row, y);
-    return y;
+    return saved.slice_rows(0, rows.count);
   }
 
   // What the experts read of n, a row for each token that they have: n, or times its weight.
   static TensorView expert_inputs(Pass& pass, const BlockContext& context, const ExpertRows& rows,
-                                  TensorView n) {
-    const TensorView x = gather_rows(pass, rows, n);
+                                  const Saved& s, TensorView n) {
+    const TensorView x = rows.gather(pass, s.routing, n);
     if (context.as<Config>().weighs_inputs) ops::scale_rows(pass.backend, x, rows.weights, x);
     return x;
   }
@@ -340,23 +367,27 @@ struct Moe {
   static void routed_forward(Pass& pass, const BlockContext& context, const ExpertRows& rows,
                              const Saved& s, TensorView n, TensorView add, TensorView sum) {
     const Scratch::Mark mark(pass.backend.scratch());
-    const ExpertLoraH lora_h = s.lora_h.first_rows(rows.size());
-    if (rows.size() > 0) {
+    const ExpertLoraH lora_h = s.lora_h.first_rows(rows.count);
+    {
       const Scratch::Mark inner(pass.backend.scratch());
-      const TensorView x = expert_inputs(pass, context, rows, n);
-      expert_linear_forward(pass, context, rows.groups, kMoeGate, lora_h, x,
-                            first_rows(s.gate, rows));
-      expert_linear_forward(pass, context, rows.groups, kMoeUp, lora_h, x, first_rows(s.up, rows));
+      const TensorView x = expert_inputs(pass, context, rows, s, n);
+      if (rows.count > 0) {
+        expert_linear_forward(pass, context, rows.groups, kMoeGate, lora_h, x,
+                              first_rows(s.gate, rows));
+        expert_linear_forward(pass, context, rows.groups, kMoeUp, lora_h, x,
+                              first_rows(s.up, rows));
+      }
     }
-    const TensorView activated = take_rows(pass, pass.dtype(), rows, s.gate.cols());
+    const TensorView activated = rows.take(pass, pass.dtype(), s.gate.cols());
     const TensorView y =
         sum.empty() ? TensorView() : pass.take(DType::kF32, {s.routing.num_rows(), n.cols()});
-    if (rows.size() > 0) {
+    const TensorView own_y = sum.empty() ? y : rows.take_part(pass, y);
+    if (rows.count > 0) {
       weigh_activations(pass, context, rows, s, activated);
-      down_forward(pass, context, rows, lora_h, activated, sum.empty() ? y : rows.slice(y));
+      down_forward(pass, context, rows, lora_h, activated, own_y);
     }
     if (sum.empty()) return;
-    gather_from_ranks(pass, rows, y, kExpertRowTag);
+    rows.bring_home(pass, own_y, y, kExpertRowTag);
     ops::gather_sum(pass.backend, y, s.routing.row_of_slot, add, sum);
   }
 
@@ -369,24 +400,23 @@ struct Moe {
                         y);
   }
 
-  // Adds the routed path's gradient to d_n [T, D] f32; with `first` d_n is written. d_out [T, D] of
-  // the compute type. Leaves d_row_weights [T * K].
-  static void routed_backward(Pass& pass, const BlockContext& context, const ExpertRows& rows,
-                              const Saved& s, TensorView n, TensorView d_out, TensorView d_n,
-                              bool first, TensorView d_row_weights) {
-    const Scratch::Mark mark(pass.backend.scratch());
-    const TensorView d_weights = d_row_weights.part(rows.in_routing.first, {rows.size()});
-    const TensorView d_gate = take_rows(pass, pass.dtype(), rows, s.gate.cols());
-    const TensorView d_up = take_rows(pass, pass.dtype(), rows, s.gate.cols());
-    if (rows.size() > 0) hidden_backward(pass, context, rows, s, d_out, d_gate, d_up, d_weights);
+  // Returns the gradient of what the experts read, [T * K, D] f32 in scratch, and leaves
+  // d_row_weights [T * K]. d_out [T, D] of the compute type.
+  static TensorView experts_backward(Pass& pass, const BlockContext& context,
+                                     const ExpertRows& rows, const Saved& s, TensorView n,
+                                     TensorView d_out, TensorView d_row_weights) {
+    const TensorView d_weights_of_all = d_row_weights.reshape({s.routing.num_rows(), 1});
+    const TensorView d_weights = rows.take_part(pass, d_weights_of_all);
+    const TensorView d_gate = rows.take(pass, pass.dtype(), s.gate.cols());
+    const TensorView d_up = rows.take(pass, pass.dtype(), s.gate.cols());
+    hidden_backward(pass, context, rows, s, d_out, d_gate, d_up, d_weights.reshape({rows.count}));
     const TensorView d_x = pass.take(DType::kF32, {s.routing.num_rows(), n.cols()});
-    if (rows.size() > 0)
-      inputs_backward(pass, context, rows, s, n, d_gate, d_up, rows.slice(d_x), d_weights);
-    gather_from_ranks(pass, rows, d_x, kExpertRowGradientTag);
-    gather_from_ranks(pass, rows, d_row_weights.reshape({s.routing.num_rows(), 1}),
-                      kExpertRowGradientTag);
-    // x[row] = n[token]
-    ops::gather_sum(pass.backend, d_x, s.routing.row_of_slot, first ? TensorView() : d_n, d_n);
+    const TensorView own_d_x = rows.take_part(pass, d_x);
+    inputs_backward(pass, context, rows, s, n, d_gate, d_up, own_d_x,
+                    d_weights.reshape({rows.count}));
+    rows.bring_home(pass, own_d_x, d_x, kExpertRowGradientTag);
+    rows.bring_home(pass, d_weights, d_weights_of_all, kExpertRowGradientTag);
+    return d_x;
   }
 
   // Leaves d_gate and d_up [n, F] and d_weights [n] of the rows of this rank's experts.
@@ -394,13 +424,14 @@ struct Moe {
                               const Saved& s, TensorView d_out, TensorView d_gate, TensorView d_up,
                               TensorView d_weights) {
     const Scratch::Mark mark(pass.backend.scratch());
-    const TensorView d_activated = take_rows(pass, pass.dtype(), rows, s.gate.cols());
-    const TensorView activated = take_rows(pass, pass.dtype(), rows, s.gate.cols());
-    weigh_activations(pass, context, rows, s, activated);
+    const TensorView d_activated = rows.take(pass, pass.dtype(), s.gate.cols());
+    const TensorView activated = rows.take(pass, pass.dtype(), s.gate.cols());
     // sum[t] = down(activated) of the token's rows
-    const TensorView dy = gather_rows(pass, rows, d_out);
-    expert_down_backward(pass, context, rows.groups, s.lora_h.first_rows(rows.size()), activated,
-                         dy, d_activated);
+    const TensorView dy = rows.gather(pass, s.routing, d_out);
+    if (rows.count == 0) return;
+    weigh_activations(pass, context, rows, s, activated);
+    expert_down_backward(pass, context, rows.groups, s.lora_h.first_rows(rows.count), activated, dy,
+                         d_activated);
     // activated = weight * silu(gate) * up
     gated_mlp_activate_backward(pass, activation_of(context), context.param(kMoeDown).panel.cols,
                                 first_rows(s.gate, rows), first_rows(s.up, rows),
@@ -414,13 +445,16 @@ struct Moe {
                               const Saved& s, TensorView n, TensorView d_gate, TensorView d_up,
                               TensorView d_x, TensorView d_weights) {
     const Scratch::Mark mark(pass.backend.scratch());
-    const TensorView x = expert_inputs(pass, context, rows, n);
-    expert_gate_up_backward(pass, context, rows.groups, s.lora_h.first_rows(rows.size()), x, d_gate,
-                            d_up, d_x);
+    const TensorView x = expert_inputs(pass, context, rows, s, n);
+    if (rows.count > 0) {
+      expert_gate_up_backward(pass, context, rows.groups, s.lora_h.first_rows(rows.count), x,
+                              d_gate, d_up, d_x);
+    }
     if (!context.as<Config>().weighs_inputs) return;
     // x = weight * n
-    ops::gather(pass.backend, n, rows.token_of_row, x);
-    ops::scale_rows_backward(pass.backend, x, rows.weights, d_x, d_x, d_weights);
+    rows.gather(pass, s.routing, n, x);
+    if (rows.count > 0)
+      ops::scale_rows_backward(pass.backend, x, rows.weights, d_x, d_x, d_weights);
   }
 
   // y += weight * bias of every row: adds to d_weights and to the biases' gradients.

@@ -16,11 +16,6 @@ struct RoutedRows {
 
 constexpr ScratchTag kTag = "routing";  // kept by every recompute policy
 
-template <typename T>
-IndexView<T> allocate_indices(Scratch& scratch, int64_t count, ScratchTag tag = kTag) {
-  return {scratch.take(count * static_cast<int64_t>(sizeof(T)), tag), count};
-}
-
 ops::RouterScores score_kind_of(RouterKind kind) {
   switch (kind) {
     case RouterKind::kSoftmax:
@@ -74,14 +69,14 @@ Routing allocate_routing(Pass& pass, const MoeConfig& c) {
   Scratch& scratch = pass.backend.scratch();
   const int64_t rows = pass.num_tokens() * c.top_k;
   Routing routing;
-  routing.expert_ids = allocate_indices<int32_t>(scratch, rows);
+  routing.expert_ids = take_indices<int32_t>(scratch, rows, kTag);
   routing.weights = scratch.take(DType::kF32, {rows}, kTag);
   routing.scores = scratch.take(DType::kF32, {pass.num_tokens(), c.num_experts}, kTag);
-  routing.token_of_row = allocate_indices<int32_t>(scratch, rows);
-  routing.row_of_slot = allocate_indices<int32_t>(scratch, rows);
+  routing.token_of_row = take_indices<int32_t>(scratch, rows, kTag);
+  routing.row_of_slot = take_indices<int32_t>(scratch, rows, kTag);
   routing.row_weights = scratch.take(DType::kF32, {rows}, kTag);
   if (c.norms_paths) routing.unscaled_weights = scratch.take(DType::kF32, {rows}, kTag);
-  routing.expert_ends = allocate_indices<int64_t>(scratch, c.num_experts);
+  routing.expert_ends = take_indices<int64_t>(scratch, c.num_experts, kTag);
   return routing;
 }
 
@@ -104,81 +99,6 @@ void fill_routing(Pass& pass, const BlockContext& context, TensorView n, Routing
                     .expert_ends = routing.expert_ends});
   routing.is_filled = true;
   add_expert_loads(pass, context, routing);
-}
-
-namespace {
-
-// Rows of these experts, with memory for the parts of so many.
-ops::GroupedRows group_rows(Pass& pass, IndexView<int32_t> token_of_row,
-                            IndexView<int64_t> expert_ends, int64_t most_rows) {
-  Scratch& scratch = pass.backend.scratch();
-  const std::span<const int64_t> ends = pass.rows.ends();
-  const int64_t most = ops::most_parts(most_rows, expert_ends.size(), std::ssize(ends));
-  const ops::GroupedRows rows = {
-      .num_rows = token_of_row.size(),
-      .group_ends = expert_ends,
-      .part_ends = allocate_indices<int64_t>(scratch, most, kTemporaryTag),
-      .part_sequences = allocate_indices<int32_t>(scratch, most, kTemporaryTag),
-      .sequence_ends = ends};
-  ops::split_groups_by_sequence(pass.backend, token_of_row, rows);
-  return rows;
-}
-
-// Where the rows of experts end, on the host.
-struct DividedEnds {
-  std::vector<int64_t> all, own;
-};
-
-// Fills `ends`, this rank's counted from its first row; returns which rows of the routing it has.
-RowSpan divide_ends(Pass& pass, const ExpertRanks& ranks, const Routing& routing, int64_t most_rows,
-                    DividedEnds& ends) {
-  const AxisPart experts = ranks.share().own_experts(routing.expert_ends.size());
-  ends.all.assign(static_cast<size_t>(routing.expert_ends.size()), most_rows);
-  ends.own.assign(static_cast<size_t>(experts.count), most_rows);
-  RowSpan rows = {0, most_rows};
-  pass.unless_counting([&] {
-    ops::to_host(pass.backend, routing.expert_ends, ends.all);
-    rows = ranks.rows_of(ranks.share().rank, ends.all);
-    const auto first = ends.all.begin() + experts.first;
-    std::transform(first, first + experts.count, ends.own.begin(),
-                   [&](int64_t end) { return end - rows.first; });
-  });
-  return rows;
-}
-
-}  // namespace
-
-ops::GroupedRows group_rows_by_expert(Pass& pass, const Routing& routing) {
-  return group_rows(pass, routing.token_of_row, routing.expert_ends, routing.num_rows());
-}
-
-int64_t most_expert_rows(const Pass& pass, const MoeConfig& c) {
-  return pass.num_tokens() * std::min(c.top_k, pass.weights.own_experts(c.num_experts).count);
-}
-
-ExpertRows own_expert_rows(Pass& pass, const BlockContext& context, const Routing& routing) {
-  const int64_t most = most_expert_rows(pass, context.as<MoeConfig>());
-  const ExpertRanks* const ranks = pass.weights.expert_ranks();
-  if (ranks == nullptr) {
-    return {.groups = group_rows_by_expert(pass, routing),
-            .token_of_row = routing.token_of_row,
-            .weights = routing.row_weights,
-            .in_routing = {0, routing.num_rows()},
-            .most = most};
-  }
-  auto& ends = pass.lists.blocks.ensure_lists<DividedEnds>();
-  const RowSpan rows = divide_ends(pass, *ranks, routing, most, ends);
-  const auto own_ends =
-      allocate_indices<int64_t>(pass.backend.scratch(), std::ssize(ends.own), kTemporaryTag);
-  ops::from_host(pass.backend, ends.own, own_ends);
-  const IndexView<int32_t> tokens(static_cast<int32_t*>(routing.token_of_row.data()) + rows.first,
-                                  rows.count());
-  return {.groups = group_rows(pass, tokens, own_ends, most),
-          .token_of_row = tokens,
-          .weights = routing.row_weights.part(rows.first, {rows.count()}),
-          .in_routing = rows,
-          .most = most,
-          .all_ends = ends.all};
 }
 
 void routing_backward(Pass& pass, const BlockContext& context, const Routing& routing,

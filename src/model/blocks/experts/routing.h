@@ -6,10 +6,9 @@
 #pragma once
 #include <cstdint>
 
+#include "backend/arena.h"
 #include "model/blocks/block.h"
 #include "model/blocks/experts/moe.h"
-#include "model/expert_ranks.h"
-#include "ops/gemm_groups.h"
 #include "ops/router.h"
 #include "tensor/index.h"
 #include "tensor/view.h"
@@ -31,39 +30,17 @@ struct Routing {
   [[nodiscard]] int64_t num_rows() const { return token_of_row.size(); }
 };
 
+// Whole numbers in tensor memory, of the scratch.
+template <typename T>
+IndexView<T> take_indices(Scratch& scratch, int64_t count, ScratchTag tag) {
+  return {scratch.take(count * static_cast<int64_t>(sizeof(T)), tag), count};
+}
+
 // Takes the memory from the scratch.
 Routing allocate_routing(Pass& pass, const MoeConfig& config);
 
 // Fills all from n [T, D], the experts' normed input, and adds to the pass's loads.
 void fill_routing(Pass& pass, const BlockContext& context, TensorView n, Routing& routing);
-
-// How the routing's rows divide among experts and the pass's sequences, which keeps sums over
-// tokens independent of how sequences are packed. In scratch; borrows the routing and the pass's
-// rows.
-ops::GroupedRows group_rows_by_expert(Pass& pass, const Routing& routing);
-
-// Rows of a routing that this rank's experts read: all or, where ranks divide the experts,
-// neighbours. Its experts and their rows are counted from the first of each.
-struct ExpertRows {
-  ops::GroupedRows groups;
-  IndexView<int32_t> token_of_row;
-  TensorView weights;  // [n] f32
-  RowSpan in_routing;
-  int64_t most = 0;  // that there might be: what memory is taken for
-  // Where the rows of all experts end, a list of the host; where ranks divide them.
-  std::span<const int64_t> all_ends = {};
-
-  [[nodiscard]] int64_t size() const { return in_routing.count(); }
-  // Those of values [T * K, N] of all experts' rows, dense.
-  [[nodiscard]] TensorView slice(TensorView values) const {
-    return values.slice_rows(in_routing.first, in_routing.end);
-  }
-};
-
-// In scratch; borrows the routing, the pass's rows and, until another layer's are made, its lists.
-ExpertRows own_expert_rows(Pass& pass, const BlockContext& context, const Routing& routing);
-// The most that the experts of this rank may have: each reads a token once.
-int64_t most_expert_rows(const Pass& pass, const MoeConfig& config);
 
 // Writes d_logits [T, E] from d_row_weights [T * K] f32.
 void routing_backward(Pass& pass, const BlockContext& context, const Routing& routing,
