@@ -5,7 +5,8 @@
 # usage: tools/run/cookbook.sh PROGRAM [RECIPE ...]        recipes: see `all` below; none given: all of them
 # COOKBOOK_PYTHON names a Python that has tools/requirements/cookbook.txt already; otherwise they are installed into
 # build/cookbook (about 7 GB, since PyPI's torch brings its GPU libraries). COOKBOOK_OUT: instead of out/cookbook.
-# COOKBOOK_MODEL: another model directory, behind all names. COOKBOOK_SERVE: more options of strata serve. STEPS and CURVE_STEPS: optimizer steps of a recipe and of math_rl's curves.
+# COOKBOOK_MODEL: another model directory, behind all names. COOKBOOK_SERVE: more options of strata serve. COOKBOOK_RANKS: pipeline=2 or
+# tensor=2, a server over so many ranks (Open MPI). STEPS and CURVE_STEPS: optimizer steps of a recipe and of math_rl's curves.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . tools/run/serve.inc.sh
@@ -48,6 +49,7 @@ serve_as() {  # name of the cookbook, of the server, folder
   mkdir -p "$out/work/$(dirname "$1")"
   ln -sfn "$3" "$out/work/$1"
 }
+ranks=${COOKBOOK_RANKS:-}
 for name in "${names[@]}"; do serve_as "$name" tiny "$model"; done
 serve_as "$qwen35_name" tiny-qwen3.5 "$qwen35"
 start_server "$out/server.log" "$strata" --model "tiny=$model" --model "tiny-qwen3.5=$qwen35" "${served[@]}" --no-keys --listen 127.0.0.1:0 \
