@@ -61,6 +61,44 @@ TEST_F(RanksTest, OfExpertsSendWhatWasPlanned) {
   }
 }
 
+// A probe says of each rank what a pass takes, and what it sends.
+TEST_F(RanksTest, OfExpertsHaveTheStatsOfAProbe) {
+  const std::string golden = std::string(STRATA_SOURCE_DIR) + "/tests/golden/qwen3_moe/";
+  const std::vector<std::string> words = {STRATA_BINARY,
+                                          "probe",
+                                          golden + "model",
+                                          "--adapter",
+                                          golden + "a",
+                                          "--adapter",
+                                          golden + "b",
+                                          "--adapter",
+                                          golden + "c",
+                                          "--request",
+                                          golden + "train_adapters.json",
+                                          "--out",
+                                          root_ + "/probe.safetensors",
+                                          "--stats",
+                                          root_ + "/stats.json",
+                                          "--ranks",
+                                          "expert=2"};
+  const Ended probed = run_shell(fmt::format("{}-n 2 {}", kMpirun, quoted(words)));
+  ASSERT_EQ(probed.code, 0) << probed.text;
+  const auto stats = boost::json::parse(content(root_ + "/stats.json")).as_object();
+  ASSERT_EQ(stats.at("stages").as_array().size(), 2u);
+  ASSERT_EQ(stats.at("ranks").as_array().size(), 2u);
+  for (size_t i = 0; i < 2; ++i) {
+    const boost::json::object& stage = stats.at("stages").at(i).as_object();
+    EXPECT_EQ(stage.at("rank"), static_cast<int64_t>(i));
+    EXPECT_GT(stage.at("peak_bytes").as_int64(), stage.at("weight_bytes").as_int64());
+    const boost::json::object& rank = stats.at("ranks").at(i).as_object();
+    EXPECT_EQ(rank.at("sent_bytes").at("gradients"), rank.at("planned_sent_bytes").at("gradients"));
+    EXPECT_LE(rank.at("sent_bytes").at("activations").as_int64(),
+              rank.at("planned_sent_bytes").at("activations").as_int64());
+  }
+  EXPECT_LE(stats.at("peak_bytes").as_int64(), stats.at("planned_bytes").as_int64());
+  EXPECT_FALSE(stats.at("saved_bytes").as_object().empty());
+}
+
 // A plan has the weights and the training state of each rank, less than one process has.
 TEST_F(RanksTest, OfExpertsArePlanned) {
   const std::vector<std::string> words = {STRATA_BINARY,   "plan",     "train",

@@ -414,22 +414,12 @@ std::string broadcast_request(Comm& comm, const ProbeOptions& options) {
   return json;
 }
 
-// What they do not do yet.
-void check_options_of_expert_ranks(int num_ranks, const ProbeOptions& options) {
-  if (options.stats.empty()) return;
-  throw Error(ErrorCode::kUnsupported,
-              fmt::format("--ranks expert={}: without --stats yet; expert ranks give results, "
-                          "gradients, steps and samples",
-                          num_ranks));
-}
-
 int probe_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const ProbeOptions& options) {
   StageOptions stages = stages_with_layout(options.stages, layout);
   const LoadSpec asked = read_spec(options);
   check_layout_of_passes(layout, options.stages, asked.parsed.config);
   check_ranks_alike(comm, collect_facts_of_probe(asked, stages, options));
   const ProbeRequest request = parse_request(broadcast_request(comm, options), options);
-  if (layout.expert > 1) check_options_of_expert_ranks(layout.expert, options);
   if (!(request.train && request.train->parameters)) choose_weight_sharers(comm, stages);
   return answer_request(options, stages, asked, request, &comm);
 }

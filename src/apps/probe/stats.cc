@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/process_memory.h"
+#include "engine/pipeline/dealt_rows.h"
 #include "engine/pipeline/stage_runner.h"
 #include "planner/planner.h"
 #include "setup/ranks.h"
@@ -70,12 +71,15 @@ ProbeStats::Heaviest ProbeStats::plan_heaviest_pass(int stage, engine::Engine& e
                                                     const api::Batch& batch) const {
   Heaviest most = {.shape = pass_shape_of(batch)};
   engine::Round round;
-  round.num_dealt = plan_.data;
+  round.num_dealt = engine::num_dealing(plan_, batch);
+  model::DealtRows dealt;
   while (next_round(plan_, engine.options().pass_tokens, batch, round)) {
+    if (plan_.expert > 1)
+      engine::lay_out_dealt_rows(engine, batch, round.firsts, round.num_dealt, dealt);
     for (size_t m = 0; m + 1 < round.firsts.size(); ++m) {
       engine::MicroBatch rows;
-      const engine::PassWork work =
-          rows.collate(engine, batch, round.firsts[m], round.firsts[m + 1]);
+      engine::PassWork work = rows.collate(engine, batch, round.firsts[m], round.firsts[m + 1]);
+      if (plan_.expert > 1) work.dealt = &dealt;
       most.add_pass(engine::plan_pass(engine, work, rows.state(), plan_.has_flights(),
                                       plan_.defers_weight_gradients(stage)),
                     rows.builder().num_tokens());
