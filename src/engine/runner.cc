@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "base/check.h"
@@ -179,11 +180,13 @@ void Runner::start_rounds(const api::Batch& batch) {
 // schedule is one as well.
 void Runner::run_actions(const api::Batch& batch) {
   const bool backward = runs_backward(batch);
-  const bool runs_experts_for_others = here_->plan().expert > 1 && round_.num_dealt > 1;
+  // Without sequences of their own expert ranks run their experts for the others.
+  const bool with_others = here_->plan().expert > 1 && round_.num_dealt > 1;
   for (const schedule::Slot& slot :
        here_->plan().table.rows[static_cast<size_t>(here_->pipeline().rank())]) {
     for (const schedule::Action& action : slot.actions()) {
-      if (!round_.has(action.microbatch) && !runs_experts_for_others) continue;
+      const int own = action.microbatch;
+      if (!(with_others ? round_.any_has(own) : round_.has(own))) continue;
       if (!backward && !is_of_forward(action.op)) continue;
       here_->find(action.stage)->run(action);
     }
@@ -276,10 +279,11 @@ void Runner::sum_adapter_squares(api::AdapterSlot slot) {
 api::StepResult Runner::step_adapter(api::AdapterSlot slot, const api::AdamW& adamw) {
   const model::LoraAdapter& own = engine().adapter(slot);
   if (!own.trains() || !own.has_gradient) return {.stepped = false, .step = own.step};
-  exchange_expert_gradients(slot);
-  // The same sums in one op.
-  if (here_->plan().num_stages() == 1)
+  if (here_->plan().num_stages() == 1) {
+    exchange_expert_gradients(slot);
+    // The same sums in one op.
     return train::step_adapter(engine().backend(), engine().adapter(slot), adamw);
+  }
   finish_adapter_gradients(slot);
   sum_adapter_squares(slot);
   const double norm = gather_global_norm();
@@ -362,22 +366,20 @@ bool Runner::broadcast_decision(bool of_first_rank) {
 std::vector<SentBytes> Runner::plan_sends(const api::Batch& batch,
                                           std::span<const api::AdapterSlot> stepped) {
   std::vector<SentBytes> all = engine::plan_sends(plan(), engine(), batch, stepped);
-  if (plan().tensor == 1) return all;
+  if (plan().num_alike() == 1) return all;
+  constexpr std::array kKinds = {Sent::kActivations, Sent::kActivationGradients, Sent::kControl};
   std::vector<SentBytes> of_stages(all.size());
   for (const auto& runner : here_->runners()) {
     if (here_->gathers())
-      add_tensor_messages(plan(), runner->stage(), runner->engine(), batch, of_stages);
+      add_messages_within_stage(plan(), runner->stage(), runner->engine(), batch, of_stages);
   }
   std::vector<double> own, told;
   for (SentBytes& sent : of_stages) {
-    own.push_back(static_cast<double>(sent[Sent::kActivations]));
-    own.push_back(static_cast<double>(sent[Sent::kActivationGradients]));
+    for (const Sent kind : kKinds) own.push_back(static_cast<double>(sent[kind]));
   }
   comm().all_gather(own, told);
   for (size_t i = 0; i < told.size(); ++i) {
-    SentBytes& sent = all[i % own.size() / 2];
-    const Sent kind = i % 2 == 0 ? Sent::kActivations : Sent::kActivationGradients;
-    sent[kind] += static_cast<int64_t>(told[i]);
+    all[i % own.size() / kKinds.size()][kKinds[i % kKinds.size()]] += static_cast<int64_t>(told[i]);
   }
   return all;
 }

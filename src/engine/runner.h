@@ -81,7 +81,8 @@ class Runner {
   // All that this rank has sent to others for batches, steps and samples, and to gather.
   [[nodiscard]] SentBytes sent() const;
   // What each rank will send for a batch and the steps behind it (engine/pipeline/sent_plan.h).
-  // Where there are tensor ranks all make the call, which tell each other what their stages send.
+  // Where ranks have parts of a stage's weights all make the call, and tell each other what stages
+  // send.
   std::vector<SentBytes> plan_sends(const api::Batch& batch,
                                     std::span<const api::AdapterSlot> stepped);
   // Before gradients are read: what two stages hold of one matrix is added up on both.

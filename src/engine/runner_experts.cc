@@ -36,10 +36,12 @@ void Runner::exchange_expert_gradients(api::AdapterSlot slot) {
   Comm* const ranks = here_->expert_ranks();
   if (ranks == nullptr) return;
   const TraceSpan span("exchange experts' gradients");
-  for (const model::LoraModule& module : engine().adapter(slot).modules()) {
-    if (module.num_experts == 0 || module.d_a.empty()) continue;
-    exchange_parts(*ranks, module, module.d_a);
-    exchange_parts(*ranks, module, module.d_b);
+  for (const auto& runner : here_->runners()) {
+    for (const model::LoraModule& module : runner->engine().adapter(slot).modules()) {
+      if (module.num_experts == 0 || module.d_a.empty()) continue;
+      exchange_parts(*ranks, module, module.d_a);
+      exchange_parts(*ranks, module, module.d_b);
+    }
   }
 }
 

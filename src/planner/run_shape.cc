@@ -78,7 +78,7 @@ std::vector<LongestPass>& ensure_micro_batch_numbers(RunShape& shape, int asked)
 void raise_longest_micro_batches(RunShape& shape, const engine::PipelinePlan& told,
                                  const std::vector<int64_t>& lengths, bool trained) {
   for (LongestPass& longest : ensure_micro_batch_numbers(shape, told.table.num_microbatches))
-    raise_longest_micro_batch(longest, told.data, lengths, trained);
+    raise_longest_micro_batch(longest, told.num_dealing(), lengths, trained);
 }
 
 // Neighbours of at most so many tokens together, or one that is longer.

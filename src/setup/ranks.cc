@@ -148,12 +148,12 @@ void check_layout_of_passes(const schedule::ParallelLayout& layout, const StageO
   if (layout.expert == 1) return check_layout(layout, config);
   model::check_division(model::LayerTable(config),
                         {.expert = layout.expert, .tensor = layout.tensor});
-  if (layout.num_ranks() == layout.expert && stages.stages <= 1 && stages.microbatches <= 1) return;
-  throw Error(ErrorCode::kUnsupported,
-              fmt::format("--ranks {}, with --stages {} and --microbatches {}: expert ranks run "
-                          "without stages, micro-batches and other kinds of ranks yet; give "
-                          "--ranks expert={} alone",
-                          layout.text(), stages.stages, stages.microbatches, layout.expert));
+  if (layout.data == 1 && layout.tensor == 1 && stages.stages <= 1) return;
+  throw Error(
+      ErrorCode::kUnsupported,
+      fmt::format("--ranks {}, with --stages {}: expert ranks go with pipeline=N alone yet; "
+                  "give --ranks expert={} or --ranks pipeline=N,expert={}",
+                  layout.text(), stages.stages, layout.expert, layout.expert));
 }
 
 void check_started_alone() {
@@ -182,12 +182,13 @@ ProcessRanks process_ranks(const StageOptions& stages) {
 
 // A backward's products that come later would have turns of their own.
 void check_deferred_weight_grads(const engine::PipelinePlan& plan, const StageOptions& options) {
-  if (plan.data == 1 || !any_stage_defers_weight_gradients(plan)) return;
+  const std::string_view kind = plan.expert > 1 ? "expert" : "data";
+  if (plan.num_dealing() == 1 || !any_stage_defers_weight_gradients(plan)) return;
   throw Error(ErrorCode::kUnsupported,
-              fmt::format("--ranks data={} and --pipeline-schedule {}: gradients of all parameters "
-                          "that come behind a backward are not summed over data ranks yet; give "
+              fmt::format("--ranks {}={} and --pipeline-schedule {}: gradients of all parameters "
+                          "that come behind a backward are not summed over {} ranks yet; give "
                           "1f1b, or train an adapter",
-                          plan.data, options.schedule));
+                          kind, plan.num_dealing(), options.schedule, kind));
 }
 
 void check_memory_of_ranks(const std::string& memory, const std::string& offload) {

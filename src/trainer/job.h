@@ -131,9 +131,10 @@ class TrainJob {
   // What this rank has sent to others in the steps that it has made; and what each was planned to
   // send, which the first rank knows, in those and in the next one.
   [[nodiscard]] const engine::SentBytes& sent() const { return sent_; }
-  // Whether this rank plans what all send: the first one, of tensor ranks with all others.
+  // Whether this rank plans what all send: the first one, or all where they have parts of a stage's
+  // weights.
   [[nodiscard]] bool plans_sends() const {
-    return is_divided() && (is_first_rank() || stages().tensor > 1);
+    return is_divided() && (is_first_rank() || stages().num_alike() > 1);
   }
   [[nodiscard]] const std::vector<engine::SentBytes>& planned_sent() const { return planned_; }
   [[nodiscard]] std::vector<engine::SentBytes> plan_sent_of_next_step();

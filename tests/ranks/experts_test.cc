@@ -36,6 +36,24 @@ TEST_F(RanksTest, OfExpertsChangeNoBit) {
   }
 }
 
+// In stages, of all parameters and of adapters.
+TEST_F(RanksTest, OfExpertsInStagesChangeNoBit) {
+  for (const std::string method : {"lora", "full"}) {
+    SCOPED_TRACE(method);
+    TrainOptions one = options("one-" + method);
+    one.model = make_v4_model(/*mtp=*/true);
+    one.method = method;
+    one.mtp_weight = 0.3;
+    one.steps = 3;
+    ASSERT_EQ(run_train(one), 0);
+    const Ended ended = run_ranks(
+        4, dealt(one, method, "pipeline=2,expert=2", {.schedule = "1f1b", .microbatches = 2}));
+    ASSERT_EQ(ended.code, 0) << ended.text;
+    expect_the_files_of(one, method,
+                        method == "lora" ? "adapter_model.safetensors" : "model.safetensors");
+  }
+}
+
 // What is sent is as much of each kind as was planned, or of rows of experts as routers chose,
 // which is no more.
 TEST_F(RanksTest, OfExpertsSendWhatWasPlanned) {
@@ -122,7 +140,7 @@ TEST_F(RanksTest, OfExpertsArePlanned) {
   }
   const Ended refused = run_shell(quoted(words) + "--ranks expert=4,data=2");
   EXPECT_EQ(refused.code, 2);
-  EXPECT_THAT(refused.text, HasSubstr("expert ranks run without stages, micro-batches and other"));
+  EXPECT_THAT(refused.text, HasSubstr("expert ranks go with pipeline=N alone yet"));
 }
 
 // One line of JSON, printed once.

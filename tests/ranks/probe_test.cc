@@ -179,6 +179,12 @@ TEST_F(ProbeOverRanks, DivideExpertsAndChangeNoByte) {
     ASSERT_EQ(run_probe(one), 0);
     expect_same_of(one, c.ranks, fmt::format("expert={}", c.ranks), /*shards=*/false);
   }
+  for (const std::string request : {"main", "train_adapters"}) {
+    SCOPED_TRACE(request);
+    const ProbeOptions one = request_of("qwen3_moe", request, {"a", "b", "c"});
+    ASSERT_EQ(run_probe(one), 0);
+    expect_same_of(one, 4, "pipeline=2,expert=2", /*shards=*/false);
+  }
 }
 
 // What tensor ranks and expert ranks do not do yet is refused by its name, before a model is
@@ -202,7 +208,7 @@ TEST_F(ProbeOverRanks, RanksThatDivideAStageRefuseTheRest) {
              "expert=2,data=2",
              4,
              {},
-             "expert ranks run without stages, micro-batches and other kinds of ranks yet"},
+             "expert ranks go with pipeline=N alone yet"},
         Case{"gpt_oss", "main", "expert=7", 7, {}, "6 experts are fewer than the ranks"}}) {
     SCOPED_TRACE(c.want);
     const ProbeOptions one = request_of(c.golden, c.request, {"a", "b"});

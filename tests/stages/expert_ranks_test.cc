@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string_view>
 
 #include "backend/thread_comm.h"
 #include "engine/pipeline/sent_plan.h"
@@ -117,6 +118,32 @@ TEST(ExpertRanksTest, SplitPassesAndExpertsWithoutRows) {
   }
 }
 
+// In stages, whose micro-batches are in flight, and some of which ranks have none of; weight
+// gradients that come behind backwards. Each family in one of three ways.
+TEST_P(ExpertRanksTest, StagesTrainToTheBitsOfOneProcess) {
+  struct Way {
+    schedule::Kind kind;
+    int microbatches;
+    bool parameters;
+    DType dtype;
+  };
+  const Way ways[] = {{schedule::Kind::k1f1b, 2, false, DType::kBF16},
+                      {schedule::Kind::kGpipe, 4, true, DType::kF32},
+                      {schedule::Kind::kZb1p, 3, false, DType::kF32}};
+  const Way& way = ways[std::string_view(GetParam().model).size() % std::size(ways)];
+  StagedCase c = {.model = GetParam().model,
+                  .num_layers = 4,
+                  .parameters = way.parameters,
+                  .dtype = way.dtype,
+                  .num_ranks = 2,
+                  .kind = way.kind,
+                  .num_microbatches = way.microbatches};
+  const Outcome want = run_whole(c);
+  c.expert = GetParam().ranks.front();
+  SCOPED_TRACE(::testing::PrintToString(c));
+  expect_same_bits(run_staged(c), want);
+}
+
 // Ranks without a sequence of their own run their experts for the others.
 TEST_P(ExpertRanksTest, FewerSequencesThanRanks) {
   StagedCase c = {.model = GetParam().model,
@@ -144,7 +171,7 @@ TEST(ExpertRanksTest, EachSequenceIsRunByOneRank) {
         model::make_adapter_specs(runner.engine().config(), {"all-linear"}, 4, 8.0), 1);
     api::Batch batch = {.gradients = api::Gradients::kAdapters};
     for (const api::Datum& datum : data) batch.sequences.push_back({.datum = &datum, .slot = slot});
-    std::vector<SentBytes> planned = plan_sends(plan, runner.engine(), batch, {});
+    std::vector<SentBytes> planned = runner.plan_sends(batch, {});
     runner.run(batch);
     const auto rank = static_cast<size_t>(comm.rank());
     SentBytes sent = runner.sent();

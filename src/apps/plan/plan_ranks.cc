@@ -57,11 +57,11 @@ void print_rank_tables(const PlanOptions& options, const engine::RunPlan& plan,
   fmt::print("{}{}{}", table.text(), planner::parts_text(plan), behind);
 }
 
-// What ranks of a plan send, and on a cluster when: a step was made of a batch. `of_tensors`: of
-// that what tensor ranks send for passes.
+// What ranks of a plan send, and on a cluster when: a step was made of a batch. `within_stages`: of
+// that what ranks of the same stage send to each other for passes.
 void print_ranks(const PlanOptions& options, const ClusterStep& step,
-                 std::span<const engine::SentBytes> of_tensors, const engine::MachineLimits& limits,
-                 const std::optional<Cluster>& cluster) {
+                 std::span<const engine::SentBytes> within_stages,
+                 const engine::MachineLimits& limits, const std::optional<Cluster>& cluster) {
   std::optional<schedule::Simulation> simulation;
   if (cluster) {
     const std::string& trace = options.schedule.trace;
@@ -75,7 +75,7 @@ void print_ranks(const PlanOptions& options, const ClusterStep& step,
   const api::AdapterSlot slot = step.batch.sequences.front().slot;
   std::vector<engine::SentBytes> sent =
       engine::plan_sends(step.plan.pipeline, step.engine, step.batch, {&slot, 1});
-  for (size_t rank = 0; rank < of_tensors.size(); ++rank) sent[rank] += of_tensors[rank];
+  for (size_t rank = 0; rank < within_stages.size(); ++rank) sent[rank] += within_stages[rank];
   if (!options.json)
     return print_rank_tables(options, step.plan, limits, sent_table("a step sends", sent));
   boost::json::object line =
@@ -96,23 +96,26 @@ engine::MachineLimits limits_of_pipeline(const Cluster& cluster,
           .source = cluster.limits.source};
 }
 
-// What tensor ranks send for a step's passes; none where there are no such ranks.
-std::vector<engine::SentBytes> plan_tensor_messages(const LoadSpec& spec,
-                                                    const planner::Division& division,
-                                                    const planner::RunShape& shape,
-                                                    const train::BaseStep& how, ClusterStep step) {
+// What ranks that have parts of a stage's weights send to each other for a step's passes; none
+// where there are no such ranks.
+std::vector<engine::SentBytes> plan_messages_within_stages(const LoadSpec& spec,
+                                                           const planner::Division& division,
+                                                           const planner::RunShape& shape,
+                                                           const train::BaseStep& how,
+                                                           ClusterStep step) {
   const engine::PipelinePlan& pipeline = step.plan.pipeline;
-  if (pipeline.tensor == 1) return {};
+  if (pipeline.num_alike() == 1) return {};
   std::vector<engine::SentBytes> sent(static_cast<size_t>(pipeline.num_ranks_in_all()));
   const auto engines =
       make_part_engines(spec, step.engine, division,
                         shape.pass.train_base ? std::optional<train::BaseStep>(how) : std::nullopt);
-  if (engines.empty()) engine::add_tensor_messages(pipeline, 0, step.engine, step.batch, sent);
+  if (engines.empty())
+    engine::add_messages_within_stage(pipeline, 0, step.engine, step.batch, sent);
   for (size_t stage = 0; stage < engines.size(); ++stage) {
     engine::Engine& part = *engines[stage];
     part.set_pass_options(step.plan.micro_tokens, step.plan.recompute.recompute, pipeline.regions);
     if (!shape.pass.train_base) part.plan_adapter(shape.pass.modules);
-    engine::add_tensor_messages(pipeline, static_cast<int>(stage), part, step.batch, sent);
+    engine::add_messages_within_stage(pipeline, static_cast<int>(stage), part, step.batch, sent);
   }
   return sent;
 }
@@ -152,7 +155,7 @@ int print_ranks_plan(const PlanOptions& options) {
   const PlannedBatch step(shape, slot);
   const ClusterStep planned = {plan, *engine, shape, step.batch()};
   print_ranks(options, planned,
-              plan_tensor_messages(spec, division, shape, step_of(options), planned), limits,
+              plan_messages_within_stages(spec, division, shape, step_of(options), planned), limits,
               cluster);
   return 0;
 }

@@ -57,7 +57,7 @@ struct PipelinePlan {
     return ranks[static_cast<size_t>(stage)] * num_pipelines() + tensor_rank * num_dealing() +
            dealing_rank;
   }
-  // Ranks that have parts of a stage's weights alike.
+  // Ranks that have parts of a stage's weights.
   [[nodiscard]] int num_alike() const { return tensor * expert; }
   [[nodiscard]] int num_stages() const { return static_cast<int>(layers.size()); }
   // The ranks of one pipeline; and of all, one for each number of the data, tensors and experts.

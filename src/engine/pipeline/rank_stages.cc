@@ -93,7 +93,7 @@ std::optional<CountedComm> make_counted_comm(std::optional<GroupComm>& group,
 
 void check_tags(const Comm& all, const PipelinePlan& plan) {
   const int64_t of_pipeline = plan.gather_tag() + kTagsBehindGather;
-  if (plan.data > 1 && of_pipeline > kDataTag) {
+  if (plan.num_dealing() > 1 && of_pipeline > kDataTag) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("ranks: {} stages of {} micro-batches have more messages than ranks "
                             "that deal them out can tell apart; want a product of at most {}",

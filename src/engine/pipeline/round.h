@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a batch is cut into rounds of a table's micro-batches: by lengths and plan. Any thread.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -31,6 +32,14 @@ struct Round {
     return static_cast<size_t>(dealt + own * num_dealt);
   }
   [[nodiscard]] bool has(int own) const { return dealt + own * num_dealt < num_microbatches(); }
+  // Where the micro-batches of that number begin, of the ranks that have one in their order, and
+  // the last one's end.
+  [[nodiscard]] std::span<const size_t> firsts_of_ranks(int own) const {
+    const auto ranks = static_cast<size_t>(num_dealt), first = static_cast<size_t>(own) * ranks;
+    return std::span(firsts).subspan(first, std::min(ranks + 1, firsts.size() - first));
+  }
+  // Whether any rank has one of that number.
+  [[nodiscard]] bool any_has(int own) const { return own * num_dealt < num_microbatches(); }
 };
 
 // Ranks that deal the micro-batches of a batch out among themselves; 1: each rank has all of them,

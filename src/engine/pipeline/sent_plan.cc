@@ -34,7 +34,6 @@ class SentPlanner {
   }
 
   void add_batch() {
-    if (plan_.expert > 1) count_expert_messages();
     const std::vector<int> backwards = add_microbatches();
     if (num_dealing_ > 1) add_gradient_chains(backwards);
     if (batch_.want_loss) add_loss_messages();
@@ -99,32 +98,6 @@ class SentPlanner {
         return true;
     }
     return false;
-  }
-
-  // By running every round's passes, of the one stage there is, on a backend that only counts: the
-  // most that rows may be, since what is sent is what routers choose.
-  void count_expert_messages() {
-    CHECK(plan_.num_stages() == 1, plan_.num_stages());
-    model::ExpertRanks& ranks = *weights_.expert_ranks();
-    ranks.reset_count();
-    model::DealtRows dealt;
-    Round round;
-    round.num_dealt = num_dealing_;
-    while (next_round(plan_, engine_.options().pass_tokens, batch_, round)) {
-      lay_out_dealt_rows(engine_, batch_, round.firsts, num_dealing_, dealt);
-      MicroBatch micro_batch;
-      PassWork work = micro_batch.collate(engine_, batch_, round.firsts[0], round.firsts[1]);
-      work.dealt = &dealt;
-      engine_.workspace().measure([&](Backend& counter) {
-        count_pass_memory(counter, engine_, work, micro_batch.state());
-      });
-    }
-    for (int rank = 0; rank < plan_.expert; ++rank) {
-      const model::ExpertBytes& bytes = ranks.counted()[static_cast<size_t>(rank)];
-      of(0, rank)[Sent::kActivations] += bytes.rows;
-      of(0, rank)[Sent::kActivationGradients] += bytes.row_gradients;
-      of(0, rank)[Sent::kControl] += bytes.counts;
-    }
   }
 
   // Returns the rank of each that has a backward, among those that deal them out.
@@ -435,22 +408,16 @@ class SentPlanner {
   train::Ownership borrowed_;
 };
 
-}  // namespace
-
-std::vector<SentBytes> plan_sends(const PipelinePlan& plan, Engine& engine, const api::Batch& batch,
-                                  std::span<const api::AdapterSlot> stepped) {
-  CHECK(!batch.want_hidden_states && !batch.want_logits);
-  std::vector<SentBytes> all(static_cast<size_t>(plan.num_ranks_in_all()));
-  for (int tensor = 0; tensor < plan.tensor; ++tensor) {
-    SentPlanner planner(plan, tensor, engine, batch);
-    planner.add_batch();
-    for (const api::AdapterSlot slot : stepped) planner.add_step(slot);
-    planner.add_to(all);
-  }
-  return all;
+// Runs the pass of a micro-batch on a backend that only counts.
+void count_pass(Engine& engine, const api::Batch& batch, const Round& round, size_t m,
+                const model::DealtRows* dealt) {
+  MicroBatch micro_batch;
+  PassWork work = micro_batch.collate(engine, batch, round.firsts[m], round.firsts[m + 1]);
+  work.dealt = dealt;
+  engine.workspace().measure(
+      [&](Backend& counter) { count_pass_memory(counter, engine, work, micro_batch.state()); });
 }
 
-// By running every pass of the stage on a backend that only counts.
 void add_tensor_messages(const PipelinePlan& plan, int stage, Engine& engine,
                          const api::Batch& batch, std::vector<SentBytes>& all) {
   model::TensorRanks& ranks = *engine.model().weights->tensor_ranks();
@@ -473,6 +440,50 @@ void add_tensor_messages(const PipelinePlan& plan, int stage, Engine& engine,
       }
     }
   }
+}
+
+// The most that rows may be, since what is sent is what routers choose.
+void add_expert_messages(const PipelinePlan& plan, int stage, Engine& engine,
+                         const api::Batch& batch, std::vector<SentBytes>& all) {
+  model::ExpertRanks& ranks = *engine.model().weights->expert_ranks();
+  ranks.reset_count();
+  model::DealtRows dealt;
+  Round round;
+  round.num_dealt = plan.num_dealing();
+  while (next_round(plan, engine.options().pass_tokens, batch, round)) {
+    for (int own = 0; round.any_has(own); ++own) {
+      lay_out_dealt_rows(engine, batch, round.firsts_of_ranks(own), round.num_dealt, dealt);
+      count_pass(engine, batch, round, round.place_of(own), &dealt);
+    }
+  }
+  for (int rank = 0; rank < plan.expert; ++rank) {
+    const model::ExpertBytes& bytes = ranks.counted()[static_cast<size_t>(rank)];
+    SentBytes& sent = all[static_cast<size_t>(plan.rank_in_all(stage, rank, /*tensor_rank=*/0))];
+    sent[Sent::kActivations] += bytes.rows;
+    sent[Sent::kActivationGradients] += bytes.row_gradients;
+    sent[Sent::kControl] += bytes.counts;
+  }
+}
+
+}  // namespace
+
+std::vector<SentBytes> plan_sends(const PipelinePlan& plan, Engine& engine, const api::Batch& batch,
+                                  std::span<const api::AdapterSlot> stepped) {
+  CHECK(!batch.want_hidden_states && !batch.want_logits);
+  std::vector<SentBytes> all(static_cast<size_t>(plan.num_ranks_in_all()));
+  for (int tensor = 0; tensor < plan.tensor; ++tensor) {
+    SentPlanner planner(plan, tensor, engine, batch);
+    planner.add_batch();
+    for (const api::AdapterSlot slot : stepped) planner.add_step(slot);
+    planner.add_to(all);
+  }
+  return all;
+}
+
+void add_messages_within_stage(const PipelinePlan& plan, int stage, Engine& engine,
+                               const api::Batch& batch, std::vector<SentBytes>& all) {
+  if (plan.tensor > 1) add_tensor_messages(plan, stage, engine, batch, all);
+  if (plan.expert > 1) add_expert_messages(plan, stage, engine, batch, all);
 }
 
 }  // namespace strata::engine

@@ -14,12 +14,14 @@ namespace strata::engine {
 // What each rank sends, for a batch that wants no large results (Runner::run) and the optimizer
 // steps of these slots behind it (Runner::step), all that the batch trains; nothing was accumulated
 // before. `engine`: any stage's, which has the slots. Of sequences only the numbers of tokens and
-// targets count. But for what tensor ranks send to each other for passes.
+// targets count. But for what ranks that have parts of a stage's weights send to each other for
+// passes.
 std::vector<SentBytes> plan_sends(const PipelinePlan& plan, Engine& engine, const api::Batch& batch,
                                   std::span<const api::AdapterSlot> stepped);
 
-// Adds that to what all ranks send, of the ranks of a stage, which `engine` has.
-void add_tensor_messages(const PipelinePlan& plan, int stage, Engine& engine,
-                         const api::Batch& batch, std::vector<SentBytes>& all);
+// Adds that to what all ranks send, of the ranks of a stage, which `engine` has: by running every
+// pass of it on a backend that only counts.
+void add_messages_within_stage(const PipelinePlan& plan, int stage, Engine& engine,
+                               const api::Batch& batch, std::vector<SentBytes>& all);
 
 }  // namespace strata::engine

@@ -72,7 +72,7 @@ int64_t shared_embedding_bytes(const PipelinePlan& plan, const Engine& engine,
   if (weights.begins() == weights.ends()) return 0;
   int64_t bytes = 0;
   if (shape.train_base && train::num_borrowed_uses(c) > 0) {
-    const int64_t ahead = plan.data * train::kPiecesAhead * train::kPieceBytes;
+    const int64_t ahead = plan.num_dealing() * train::kPiecesAhead * train::kPieceBytes;
     bytes = std::min(ahead, c.vocab_size * c.hidden_size * dtype_bytes(DType::kF32));
   }
   for (const model::LoraModuleSpec& spec : shape.modules) {

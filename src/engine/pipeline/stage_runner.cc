@@ -61,8 +61,8 @@ void StageRunner::book_long_sequences() {
     PassWork work = flight.micro_batch.collate(engine_, *batch_, first, end);
     const size_t alone[] = {first, end};
     if (deals_rows(num_dealing(plan_, *batch_))) {
-      lay_out_dealt_rows(engine_, *batch_, alone, plan_.expert, dealt_);
-      work.dealt = &dealt_;
+      lay_out_dealt_rows(engine_, *batch_, alone, plan_.expert, flight.dealt);
+      work.dealt = &flight.dealt;
     }
     choose_recompute(flight, work, first);
     book_files(flight);
@@ -169,8 +169,10 @@ TensorView StageRunner::claim_tensor(Border border, int microbatch, const Shape&
   if (free == all.end()) free = all.emplace(free);
   const DType dtype =
       border == Border::kForward ? engine_.model().weights->compute_dtype() : DType::kF32;
-  if (free->memory.bytes() < shape.num_elements() * dtype_bytes(dtype)) {
-    free->memory = Tensor(engine_.backend().allocator(), dtype, shape);
+  // Of a pass without tokens there is a place too.
+  const int64_t count = std::max<int64_t>(1, shape.num_elements());
+  if (free->memory.bytes() < count * dtype_bytes(dtype)) {
+    free->memory = Tensor(engine_.backend().allocator(), dtype, {count});
   }
   free->microbatch = microbatch;
   free->indexer_losses.clear();
@@ -276,8 +278,9 @@ PassWork StageRunner::collate(Flight& flight, int microbatch) {
     work.adapter_gradients = !of_base;
     work.base_gradients = of_base ? engine_.base_trainer().gradients() : nullptr;
   }
-  lay_out_dealt_rows(engine_, *batch_, round_->firsts, round_->num_dealt, dealt_);
-  work.dealt = &dealt_;
+  lay_out_dealt_rows(engine_, *batch_, round_->firsts_of_ranks(microbatch), round_->num_dealt,
+                     flight.dealt);
+  work.dealt = &flight.dealt;
   return work;
 }
 

@@ -74,6 +74,7 @@ class StageRunner {
     Scratch held;
     std::unique_ptr<Scratch> files = {};  // what it holds in files; null: it never has
     MicroBatch micro_batch;
+    model::DealtRows dealt = {};  // where expert ranks deal passes out: of all that run with it
     GradientChain::Link link;
     std::optional<Scratch::Mark> mark, files_mark;
     std::optional<StagePass> pass;
@@ -149,7 +150,6 @@ class StageRunner {
   int64_t layers_done_ = 0;
   GradientChain* const chain_;
   const Round* round_ = nullptr;
-  model::DealtRows dealt_;  // of the round, where expert ranks deal its passes out
   size_t num_before_ = 0;
   api::BatchResult* result_ = nullptr;
   api::TensorSink own_sink_;

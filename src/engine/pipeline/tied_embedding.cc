@@ -75,10 +75,10 @@ void TiedEmbedding::reduce_gradients() {
   const model::ModelWeights& weights = *here_.engine().model().weights;
   const size_t index = weights.embedding_index();
   const train::Ownership borrowed =
-      train::divide_borrowed_embedding(weights, here_.plan().data, weights.tensor_share());
+      train::divide_borrowed_embedding(weights, here_.plan().num_dealing(), weights.tensor_share());
   for (int use = 0; use < num_uses; ++use) {
-    for (int owner = 0; owner < here_.plan().data; ++owner) {
-      for (int from = 0; from < here_.plan().data; ++from)
+    for (int owner = 0; owner < here_.plan().num_dealing(); ++owner) {
+      for (int from = 0; from < here_.plan().num_dealing(); ++from)
         reduce_rows(use, borrowed.rows(from, index), from, owner);
     }
   }
@@ -116,13 +116,13 @@ void TiedEmbedding::send_to_last_stage() {
   if (last_stage == 0 || train::num_borrowed_uses(here_.engine().config()) == 0) return;
   const TraceSpan span("lend embedding");
   StageRunner* last = here_.find(last_stage);
-  if (last != nullptr && here_.data() != nullptr)
-    begin_to_rewrite(*here_.data(), *last->engine().model().weights);
-  for (int owner = 0; owner < here_.plan().data; ++owner) {
-    for (int to = 0; to < here_.plan().data; ++to) send_rows(owner, to);
+  if (last != nullptr && here_.dealing() != nullptr)
+    begin_to_rewrite(*here_.dealing(), *last->engine().model().weights);
+  for (int owner = 0; owner < here_.plan().num_dealing(); ++owner) {
+    for (int to = 0; to < here_.plan().num_dealing(); ++to) send_rows(owner, to);
   }
-  if (last != nullptr && here_.data() != nullptr)
-    end_to_rewrite(*here_.data(), *last->engine().model().weights);
+  if (last != nullptr && here_.dealing() != nullptr)
+    end_to_rewrite(*here_.dealing(), *last->engine().model().weights);
 }
 
 // Those of the first stage's `owner`, to data rank `to` of the last stage.
@@ -132,7 +132,7 @@ void TiedEmbedding::send_rows(int owner, int to) {
   const size_t index = weights.embedding_index();
   Backend& backend = here_.engine().backend();
   const std::vector<train::RowPiece> pieces = pieces_kept_by(
-      {to, here_.plan().data}, weights, here_.ownership_of_stage(0).rows(owner, index));
+      {to, here_.plan().num_dealing()}, weights, here_.ownership_of_stage(0).rows(owner, index));
   const auto take = [&](size_t i) {
     return backend.scratch().take(pieces[i].dtype, pieces[i].shape);
   };
