@@ -30,7 +30,7 @@ class SentPlanner {
         sent_(static_cast<size_t>(plan.num_ranks() * num_dealing_)) {
     for (int stage = 0; trains_parameters() && stage <= last_stage(); ++stage)
       ownerships_.push_back(ownership_of(plan, stage, tensor, engine));
-    borrowed_ = train::divide_borrowed_embedding(weights_, plan.data, {tensor, plan.tensor});
+    borrowed_ = train::divide_borrowed_embedding(weights_, num_dealing_, {tensor, plan.tensor});
   }
 
   void add_batch() {
@@ -308,9 +308,10 @@ class SentPlanner {
       if (module.num_experts == 0) continue;
       const int64_t of_each = (module.a.shape.num_elements() + module.b.shape.num_elements()) /
                               module.num_experts * kF32Bytes;
+      const int stage = stage_of(module.spec.layer, module.is_before_layers());
       for (int rank = 0; rank < plan_.expert; ++rank) {
         const model::AxisPart own = plan_.expert_share(0).experts_of(module.num_experts, rank);
-        of(0, rank)[Sent::kGradients] += own.count * of_each * (plan_.expert - 1);
+        of(rank_of(stage), rank)[Sent::kGradients] += own.count * of_each * (plan_.expert - 1);
       }
     }
   }
@@ -323,7 +324,7 @@ class SentPlanner {
     if (rank_of(0) == rank_of(last_stage())) return;
     const int64_t count = embedding->a.shape.num_elements() + embedding->b.shape.num_elements();
     for (const int rank : {rank_of(0), rank_of(last_stage())}) {
-      for (int data = 0; data < plan_.data; ++data)
+      for (int data = 0; data < num_dealing_; ++data)
         of(rank, data)[Sent::kGradients] += count * kF32Bytes;
     }
   }
@@ -334,12 +335,12 @@ class SentPlanner {
     const int num_uses = train::num_borrowed_uses(engine_.config());
     const size_t index = weights_.embedding_index();
     const int64_t row = weights_.table()[index].num_cols() * kF32Bytes;
-    for (int first = 0; first < plan_.data && last_stage() > 0 && num_uses > 0; ++first) {
+    for (int first = 0; first < num_dealing_ && last_stage() > 0 && num_uses > 0; ++first) {
       const train::OwnedRows& owned = ownerships_.front().rows(first, index);
       std::vector<train::RowPiece> pieces;
       train::append_row_pieces(index, owned, weights_.table()[index].num_cols(),
                                weights_.compute_dtype(), pieces);
-      for (int last = 0; last < plan_.data; ++last) {
+      for (int last = 0; last < num_dealing_; ++last) {
         if (rank_of(0) == rank_of(last_stage()) && first == last) continue;
         of(rank_of(last_stage()), last)[Sent::kGradients] +=
             num_uses * borrowed_.rows(last, index).shared_with(owned).count * row;
