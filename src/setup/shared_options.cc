@@ -171,11 +171,11 @@ OptionRow& add_division_options(OptionTable& t, StageOptions& o) {
 }
 
 void add_ranks_options(OptionTable& t, StageOptions& o) {
-  t.text("ranks", o.ranks,
-         "pipeline=P,data=D,tensor=T (or some of them), or expert=N, under mpirun -n P*D*T (or "
-         "srun), of train also auto: a process for each rank, on one machine or several; --stages "
-         "are threads of each "
-         "(docs/cluster.md)");
+  t.text(
+      "ranks", o.ranks,
+      "pipeline=P,data=D,tensor=T (or some of them), or pipeline=P,expert=E, under mpirun -n "
+      "with their product (or srun), of train also auto: a process for each rank, on one machine "
+      "or several; --stages are threads of each (docs/cluster.md)");
   t.flag("shard-weights", o.shard_weights,
          "of data ranks: each keeps its part of the weights, and has the rest of a layer come from "
          "the others just before it runs");
