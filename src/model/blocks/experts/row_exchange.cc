@@ -164,27 +164,32 @@ TensorView RowExchange::take_arrivals(TensorView like) const {
   return pass_->take(like.dtype, {most, like.cols()}).slice_rows(0, num_rows());
 }
 
+// `out` are rows of x by the rank that gets them, `in` those of y by the rank that gives them.
+void RowExchange::exchange_rows(TensorView x, std::span<const Span> out, TensorView y,
+                                std::span<const Span> in) const {
+  Comm& comm = ranks_of(*pass_).comm();
+  const auto part_of = [](TensorView rows, const Span& part) {
+    return rows.slice_rows(part.first, part.first + part.count);
+  };
+  for (int to = 0; to < num_ranks(); ++to) {
+    const Span& part = out[static_cast<size_t>(to)];
+    if (to != rank() && part.count > 0) comm.send(to, tag_, part_of(x, part));
+  }
+  for (int from = 0; from < num_ranks(); ++from) {
+    const Span& part = in[static_cast<size_t>(from)];
+    if (part.count == 0) continue;
+    if (from == rank())
+      ops::copy(pass_->backend, part_of(x, out[static_cast<size_t>(from)]), part_of(y, part));
+    else
+      comm.receive(from, tag_, part_of(y, part));
+  }
+}
+
 void RowExchange::send_to_experts(TensorView x, TensorView y) const {
   const Scratch::Mark mark(pass_->backend.scratch());
   const TensorView arrivals = take_arrivals(x);
   pass_->backend.if_counting([&] { count_sent(x.cols() * dtype_bytes(x.dtype), 0); });
-  pass_->unless_counting([&] {
-    Comm& comm = ranks_of(*pass_).comm();
-    for (int to = 0; to < num_ranks(); ++to) {
-      const auto [first, count] = leaving(to);
-      if (to != rank() && count > 0) comm.send(to, tag_, x.slice_rows(first, first + count));
-    }
-    for (int from = 0; from < num_ranks(); ++from) {
-      const auto [first, count] = arriving(from);
-      if (count == 0) continue;
-      const TensorView part = arrivals.slice_rows(first, first + count);
-      const Span own = leaving(from);
-      if (from == rank())
-        ops::copy(pass_->backend, x.slice_rows(own.first, own.first + own.count), part);
-      else
-        comm.receive(from, tag_, part);
-    }
-  });
+  pass_->unless_counting([&] { exchange_rows(x, leaving_, arrivals, arriving_); });
   ops::gather(pass_->backend, arrivals, std::span<const int32_t>(arrival_of_place_), y);
 }
 
@@ -193,23 +198,7 @@ void RowExchange::send_home(TensorView y, TensorView x) const {
   const TensorView arrivals = take_arrivals(y);
   ops::gather(pass_->backend, y, std::span<const int32_t>(place_of_arrival_), arrivals);
   pass_->backend.if_counting([&] { count_sent(0, y.cols() * dtype_bytes(y.dtype)); });
-  pass_->unless_counting([&] {
-    Comm& comm = ranks_of(*pass_).comm();
-    for (int to = 0; to < num_ranks(); ++to) {
-      const auto [first, count] = arriving(to);
-      if (to != rank() && count > 0) comm.send(to, tag_, arrivals.slice_rows(first, first + count));
-    }
-    for (int from = 0; from < num_ranks(); ++from) {
-      const auto [first, count] = leaving(from);
-      if (count == 0) continue;
-      const TensorView part = x.slice_rows(first, first + count);
-      const Span own = arriving(from);
-      if (from == rank())
-        ops::copy(pass_->backend, arrivals.slice_rows(own.first, own.first + own.count), part);
-      else
-        comm.receive(from, tag_, part);
-    }
-  });
+  pass_->unless_counting([&] { exchange_rows(arrivals, arriving_, x, leaving_); });
 }
 
 }  // namespace strata::model

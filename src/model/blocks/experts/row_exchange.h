@@ -50,6 +50,8 @@ class RowExchange {
   [[nodiscard]] Span leaving(int to) const { return leaving_[static_cast<size_t>(to)]; }
   [[nodiscard]] Span arriving(int from) const { return arriving_[static_cast<size_t>(from)]; }
   [[nodiscard]] TensorView take_arrivals(TensorView like) const;
+  void exchange_rows(TensorView x, std::span<const Span> out, TensorView y,
+                     std::span<const Span> in) const;
   void count_sent(int64_t bytes_of_row_out, int64_t bytes_of_row_back) const;
 
   Pass* pass_ = nullptr;
