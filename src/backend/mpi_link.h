@@ -37,7 +37,8 @@ class MpiLink {
   // The highest is the mark's (drain_messages()).
   [[nodiscard]] int64_t end_of_tags() const { return highest_tag_ - 1; }
 
-  // As Comm has them. `breaks`, if not null: run where due, while it waits.
+  // What Comm's functions of these names do (backend/comm.h), for work of a level. While one waits,
+  // `breaks` are run where they are due; null: there are none.
   void send_bytes(WorkLevel level, int to, int64_t tag, const void* data, int64_t bytes);
   void receive_bytes(WorkLevel level, int from, int64_t tag, void* data, int64_t bytes,
                      const Interruption* breaks);

@@ -23,7 +23,8 @@ struct MpiPeer {
   // has sent was on its way.
   double waited = 0.0;
   std::string awaits = {};
-  // Of the piece of work that is under way, and the next.
+  // How the peer's pieces of work ended, for the piece that is under way here and the next: of
+  // plain work, and of work that breaks in.
   std::deque<SettledWork> settled_work = {}, settled_breaks = {};
 
   // "rank 1 (node2)".

@@ -60,8 +60,8 @@ void write_logits(model::Pass& pass, const PassWork& work, const std::string& na
   }
 }
 
-// Of a pass that has nothing to add to what multi-token prediction accumulates.
-void pass_turns_on(model::GradientTurns* turns) {
+// Lets the next pass go on where this one adds nothing to what multi-token prediction accumulates.
+void skip_mtp_turns(model::GradientTurns* turns) {
   for (const int64_t part : {model::kMtpHeadPart, model::kMtpPart})
     model::in_turn(turns, part, [] {});
 }
@@ -81,7 +81,7 @@ void run_mtp(model::Pass& pass, const PassWork& work, TensorView from, TensorVie
                        .losses = work.mtp_losses};
   model::Pass own = state.mtp.build_pass(pass, mtp);
   const model::RowGroups& rows_of_all = own.expert_rows();
-  if (rows_of_all.num_rows_total() == 0) return pass_turns_on(work.turns);
+  if (rows_of_all.num_rows_total() == 0) return skip_mtp_turns(work.turns);
   const TensorView hidden =
       pass.take(pass.dtype(), {own.num_tokens(), pass.weights.config().hidden_size});
   state.mtp.forward(own, mtp, from, hidden);

@@ -418,7 +418,7 @@ void Runner::sum_own_squares() {
   for (const auto& runner : here_->runners())
     add_own_squares(*owners, runner->engine(), before, sums_);
   sum_over_ranks(*owners);
-  // Of which no rank has a row.
+  // Parameters of which no rank of the group has a row keep the sums from before.
   const std::vector<model::Parameter>& table = engine().model().weights->table();
   for (size_t index = 0; index < sums_.size(); ++index) {
     if (table[index].num_rows() == 0) sums_[index] = before[index];

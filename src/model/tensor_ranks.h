@@ -74,7 +74,7 @@ class TensorRanks {
   // whole [T, N] becomes what all ranks have of it; own [T, n] are this one's columns. Of copies
   // the first rank's count.
   void gather_columns(const Pass& pass, TensorView own, const Deal& deal, TensorView whole) const;
-  // The same in scratch, [T, N].
+  // Returns what gather_columns() makes, [T, N] in scratch.
   [[nodiscard]] TensorView gather_whole(const Pass& pass, TensorView own, const Deal& deal) const;
   // dx [T, K], dense, of f32 or, without accumulate, of the compute type, becomes what the chain
   // gives, on every rank.

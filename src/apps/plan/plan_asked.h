@@ -16,7 +16,8 @@ namespace strata::apps {
 [[noreturn]] void refuse_plan(const std::string& what);
 
 LoadSpec read_training_spec(const PlanOptions& options);
-// Of the step that the options say, or of a usual one, on ranks or stages that a division has.
+// The shape of the step that the options say, or of a usual one, on the ranks or stages of a
+// division.
 planner::RunShape make_run_shape(const PlanOptions& options, const engine::Engine& engine,
                                  const planner::Division& division = {});
 void check_indexer_loss(const PlanOptions& options, const engine::Engine& engine);

@@ -35,7 +35,7 @@ void check_can_simulate(const PlanOptions& options, const StageOptions& stages) 
         "--cluster and --ranks expert=N: rows on their way to experts are not simulated yet");
 }
 
-// As `strata train` refuses it.
+// The stages that `--ranks` asks for; an Error for those that `strata train` refuses.
 StageOptions stages_of_ranks(const PlanOptions& options, const model::ModelConfig& config) {
   const schedule::ParallelLayout layout = schedule::parse_layout(options.stages.ranks);
   check_layout_of_passes(layout, options.stages, config);

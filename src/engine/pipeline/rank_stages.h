@@ -130,7 +130,7 @@ class RankStages {
   const std::vector<std::unique_ptr<Engine>> engines_;  // none where it is borrowed
   std::vector<std::unique_ptr<GradientChain>> chains_;
   std::vector<std::unique_ptr<StageRunner>> runners_;
-  // Of each stage's tensor ranks, made when first needed.
+  // Who owns what, for each tensor rank of each stage in turn; made when first needed.
   std::vector<train::Ownership> ownerships_;
 };
 

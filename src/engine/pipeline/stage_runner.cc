@@ -169,7 +169,7 @@ TensorView StageRunner::claim_tensor(Border border, int microbatch, const Shape&
   if (free == all.end()) free = all.emplace(free);
   const DType dtype =
       border == Border::kForward ? engine_.model().weights->compute_dtype() : DType::kF32;
-  // Of a pass without tokens there is a place too.
+  // A pass without tokens has a place too, so that its messages have one to go to.
   const int64_t count = std::max<int64_t>(1, shape.num_elements());
   if (free->memory.bytes() < count * dtype_bytes(dtype)) {
     free->memory = Tensor(engine_.backend().allocator(), dtype, {count});

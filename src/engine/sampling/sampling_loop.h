@@ -68,7 +68,7 @@ class SamplingLoop {
   void set_matcher(size_t row, const structured::Matcher& matcher) {
     all([&](RowBook& book) { book.set_matcher(row, matcher.fork()); });
   }
-  // Likewise where the first of several processes alone has the matcher: on all of them.
+  // The row takes the masks that the first of several processes sends, where its matcher is.
   void share_masks(size_t row) {
     all([&](RowBook& book) { book.share_masks(row); });
   }

@@ -189,7 +189,7 @@ struct Gqa {
     return pass.weights.table()[projection.index].row->output_deal();
   }
 
-  // The same in heads.
+  // How many heads of queries or keys tensor ranks have.
   static Deal heads_of(const Pass& pass, const BlockContext& context, Key norm) {
     const Deal columns = columns_of(pass, context, norm);
     return {.size = columns.num_units(), .copied = columns.copied};

@@ -23,7 +23,8 @@ void add_to_heads_of_ranks(const Pass& pass, const TensorRanks& ranks, const Dea
 using WholeNorm = FunctionRef<ops::RmsNormArgs(TensorView whole)>;
 void norm_over_heads_of_ranks(const Pass& pass, const TensorRanks& ranks, const Deal& columns,
                               TensorView raw, WholeNorm norm, TensorView y);
-// The same backwards: d_raw of d_y [T, N, H] f32, and d_weight of all heads unless it is empty.
+// The backward of norm_over_heads_of_ranks(): writes d_raw from d_y [T, N, H] f32, and adds to
+// d_weight of all heads unless it is empty.
 void norm_over_heads_of_ranks_backward(const Pass& pass, const TensorRanks& ranks,
                                        const Deal& columns, TensorView raw, WholeNorm norm,
                                        TensorView d_y, TensorView d_raw, TensorView d_weight);

@@ -261,7 +261,7 @@ struct HeadsTerms {
   }
 };
 
-// Of this rank's heads, whose rows of kv_b are all that it has of it.
+// Adds the gradient of kv_b, of which a rank has the rows of its own heads alone.
 void add_weight_gradients(Pass& pass, const BlockContext& context, const HeadsTerms& terms) {
   const TensorView d_weight = pass.base_gradient(context.param(kMlaKvB).index);
   if (d_weight.empty()) return;
@@ -270,7 +270,7 @@ void add_weight_gradients(Pass& pass, const BlockContext& context, const HeadsTe
     add_head_weight_gradients(pass, heads, n, terms.of(heads, n), d_weight);
 }
 
-// Of all heads.
+// Adds the gradients of adapters, whose B has rows of all heads, from the terms of all heads.
 void add_adapter_gradients(Pass& pass, const BlockContext& context, const HeadsTerms& terms,
                            const HeadLowRank& h) {
   const Heads heads(context);

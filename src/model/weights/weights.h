@@ -75,8 +75,8 @@ struct Parameter {
   [[nodiscard]] int64_t num_whole_rows() const {
     return outputs.size > 0 ? outputs.size : num_rows();
   }
-  // Of the whole parameter's rows those that a tensor rank has and none before it, which no two
-  // have; and the copies that it has of rows before them.
+  // The rows of the whole parameter that are a tensor rank's alone: it has them, and no rank before
+  // it does. Before them it has so many copies of rows of others.
   [[nodiscard]] AxisPart own_rows_of(const TensorShare& share) const;
   [[nodiscard]] int64_t num_lead_rows_of(const TensorShare& share) const;
   // All that it has, with those that another one has too.
