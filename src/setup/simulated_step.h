@@ -2,9 +2,7 @@
 // A step of a plan on a cluster: the work that engine/plan/cost.h counts as seconds of actions,
 // what ranks send as messages, and the ranks' own action lists run by schedule/simulate.h.
 #pragma once
-#include <boost/json.hpp>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "api/batch.h"
@@ -45,16 +43,7 @@ schedule::Simulation simulate_step(const ClusterStep& step, const Cluster& clust
 double least_step_seconds(const ClusterStep& step, std::span<const int64_t> weight_bytes,
                           const Cluster& cluster);
 
-// Writes a timeline with a row for each rank.
-void write_simulated_trace(const std::string& path, const schedule::Simulation& simulation);
-
 // Whether every rank has the memory for what it is planned to take. `bytes`: of a pipeline's ranks.
 bool fits_cluster(std::span<const int64_t> bytes, const Cluster& cluster);
-// A row for the ranks of each stage, of which it has the largest numbers.
-std::string simulated_table(const engine::RunPlan& plan, const schedule::Simulation& simulation,
-                            const Cluster& cluster);
-// Adds what was simulated to the plan's object, whose "ranks" are there.
-void add_simulated_json(const engine::RunPlan& plan, const schedule::Simulation& simulation,
-                        const Cluster& cluster, boost::json::object& line);
 
 }  // namespace strata::apps

@@ -17,6 +17,7 @@
 #include "setup/ranks.h"
 #include "setup/sent_text.h"
 #include "setup/simulated_step.h"
+#include "setup/simulated_text.h"
 
 namespace strata::apps {
 namespace {
