@@ -57,8 +57,8 @@ std::vector<double> shares_of_stages(const TrainRun& run) {
 class StagedPlanner {
  public:
   explicit StagedPlanner(const TrainRun& run) : run_(run), shape_(run.shape) {
-    const int64_t data = run.division.told.data;  // a step is divided among their ranks
-    shape_.step_tokens = (shape_.step_tokens + data - 1) / data;
+    const int64_t ranks = run.division.told.num_dealing();  // a step is divided among them
+    shape_.step_tokens = (shape_.step_tokens + ranks - 1) / ranks;
     shares_ = shares_of_stages(run);
   }
 
@@ -172,6 +172,7 @@ class StagedPlanner {
     engine::PipelinePlan plan =
         engine::make_pipeline_plan(table, spec.forwarding_delay, told.layers);
     plan.data = told.data;
+    plan.tensor = told.tensor;
     plan.expert = told.expert;
     plan.regions = told.regions;
     plan.shard_weights = told.shard_weights;
@@ -255,7 +256,8 @@ class StagedPlanner {
                                 .exponentials = step.exponentials * shares_[stage],
                                 .bytes = others * shares_[stage] + engine::kWeightReads * read,
                                 .file_bytes = in_files ? file_bytes_of_step(stage, read) : 0.0};
-      work.of_stages.push_back(1.0 / one.num_passes * own);
+      work.of_stages.push_back(1.0 / one.num_passes *
+                               engine::divide_products(own, one.stages.tensor));
     }
     return work;
   }

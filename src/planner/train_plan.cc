@@ -273,7 +273,8 @@ engine::RunPlan plan_run(const TrainRun& run, int64_t micro_tokens,
       std::max(plan.recompute.bytes, plan_evaluation_bytes(run.whole, shape, micro_tokens));
   plan.memory = engine::plan_memory(run.whole, plan.pass, bytes, plan.recompute.file_bytes);
   plan.stages.push_back(to_stage_plan(plan.memory));
-  plan.work.push_back(1.0 / plan.pipeline.data * work_of_step(run, plan));
+  plan.work.push_back(engine::divide_products(
+      1.0 / plan.pipeline.num_dealing() * work_of_step(run, plan), plan.pipeline.tensor));
   return plan;
 }
 

@@ -138,10 +138,11 @@ TEST(PlanRanks, StagesTakeWhatAProcessHolds) {
       R"({"bf16_flops":4e11,"f32_flops":1e11,"read_bytes_per_s":2e10,"file_bytes_per_s":1e9})");
   struct Case {
     std::string ranks;
-    int data = 1, each = 1;
+    int alike = 1, each = 1;  // ranks with the same stages, and stages of a process
   };
   for (const Case& c : {Case{"pipeline=2"}, Case{"pipeline=4"}, Case{"pipeline=2", 1, 2},
-                        Case{"pipeline=2,data=2", 2}, Case{"pipeline=2,data=2", 2, 2}}) {
+                        Case{"pipeline=2,data=2", 2}, Case{"pipeline=2,data=2", 2, 2},
+                        Case{"pipeline=2,tensor=2", 2}, Case{"pipeline=2,expert=2", 2}}) {
     SCOPED_TRACE(fmt::format("{} {}", c.ranks, c.each));
     PlanOptions options = options_of_plan("deepseek_v4");
     options.machine = machine;
@@ -152,7 +153,7 @@ TEST(PlanRanks, StagesTakeWhatAProcessHolds) {
     const auto fullest = [&](const boost::json::object& planned) {
       const boost::json::array& ranks = planned.at("ranks").as_array();
       int64_t most = 0, bytes = 0;
-      for (size_t rank = 0, own = 0; rank < ranks.size(); rank += static_cast<size_t>(c.data)) {
+      for (size_t rank = 0, own = 0; rank < ranks.size(); rank += static_cast<size_t>(c.alike)) {
         bytes += ranks[rank].at("planned_bytes").as_int64();
         if (++own % static_cast<size_t>(c.each) > 0) continue;
         most = std::max(most, std::exchange(bytes, 0));
@@ -169,6 +170,7 @@ TEST(PlanRanks, StagesTakeWhatAProcessHolds) {
       const int64_t bytes = most - (most - least) * i / 4;
       options.memory = std::to_string(bytes);
       const boost::json::object planned = plan(options);
+      EXPECT_EQ(planned.at("ranks").as_array().size(), all.at("ranks").as_array().size());
       EXPECT_LE(fullest(planned), bytes);
       EXPECT_EQ(planned.at("file_bytes"), 0);
       const double seconds = planned.at("seconds_per_step").as_double();

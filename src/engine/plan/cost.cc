@@ -267,6 +267,15 @@ int64_t num_layer_weights(const model::ModelConfig& c, int64_t batch) {
   return weights;
 }
 
+int64_t num_expert_weights(const model::ModelConfig& c) {
+  int64_t weights = 0;
+  for_each_param_row(c, [&](const model::ParamRow& row, int64_t layers) {
+    if (row.is_matrix() && row.num_experts > 0)
+      weights += layers * row.num_active * row.shape.num_elements();
+  });
+  return weights;
+}
+
 int64_t num_lora_weights(const model::ModelConfig& c,
                          std::span<const model::LoraModuleSpec> modules) {
   const model::LayerTable table(c);
