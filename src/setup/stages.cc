@@ -202,6 +202,18 @@ int threads_of(int rank, int num_ranks, int threads) {
   return std::max(1, all / num_ranks + (rank < all % num_ranks ? 1 : 0));
 }
 
+namespace {
+
+void set_ranks(const StageOptions& options, engine::PipelinePlan& plan) {
+  plan.data = options.data;
+  plan.shard_weights = options.shard_weights;
+  plan.tensor = options.tensor;
+  plan.expert = options.expert;
+  plan.weight_sharers = options.weight_sharers;
+}
+
+}  // namespace
+
 planner::Division plan_division(const model::ModelConfig& config, const StageOptions& options,
                                 const engine::RunSpec& spec, bool within_memory) {
   check_shard_weights(options);
@@ -211,11 +223,7 @@ planner::Division plan_division(const model::ModelConfig& config, const StageOpt
                                          divide_layers(options, config, table.num_stages)),
       .schedule = options.schedule,
       .regions = regions_allowed(options)};
-  division.told.data = options.data;
-  division.told.shard_weights = options.shard_weights;
-  division.told.tensor = options.tensor;
-  division.told.expert = options.expert;
-  division.told.weight_sharers = options.weight_sharers;
+  set_ranks(options, division.told);
   division.told.regions = recompute_regions_of(
       options, within_memory ? parse_recompute("full") : spec.recompute, division.told.is_whole());
   if (schedule::Kind kind = {}; schedule::parse_kind(options.schedule, kind))
@@ -251,13 +259,32 @@ LoadSpec with_weight_share(LoadSpec spec, const engine::PipelinePlan& plan, int 
   return spec;
 }
 
+}  // namespace
+
+LoadSpec with_planned_share(LoadSpec spec, const StageOptions& options) {
+  engine::PipelinePlan ranks;
+  set_ranks(options, ranks);
+  return with_planned_share(std::move(spec), ranks);
+}
+
+LoadSpec with_planned_share(LoadSpec spec, const engine::PipelinePlan& plan) {
+  spec = with_weight_share(std::move(spec), plan, /*rank=*/0);
+  if (plan.tensor > 1) {
+    const auto backend = make_backend(spec.threads);
+    spec.tensor = model::largest_share(*backend, spec.parsed.config, spec.dtype, plan.tensor);
+  }
+  return spec;
+}
+
+namespace {
+
 // `part` of the model: none where it is all of it.
 std::unique_ptr<engine::Engine> make_stage_planning_engine(const LoadSpec& spec,
                                                            const engine::PipelinePlan& told,
                                                            size_t stage,
                                                            std::optional<LayerRange> part) {
   std::unique_ptr<engine::Engine> engine =
-      make_planning_engine(with_weight_share(spec, told, /*rank=*/0), /*draft_tokens=*/0, part,
+      make_planning_engine(with_planned_share(spec, told), /*draft_tokens=*/0, part,
                            threads_of(told.ranks[stage], told.num_ranks(), spec.threads));
   engine->set_share({.num_owners = told.num_dealing()});
   return engine;

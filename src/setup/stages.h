@@ -44,6 +44,10 @@ engine::PipelinePlan plan_stages(const LoadSpec& spec, const StageOptions& optio
 planner::Division plan_division(const model::ModelConfig& config, const StageOptions& options,
                                 const engine::RunSpec& spec, bool within_memory = false);
 
+// What a plan for each rank is made of: the parts that the rank with the most of them loads.
+LoadSpec with_planned_share(LoadSpec spec, const engine::PipelinePlan& plan);
+LoadSpec with_planned_share(LoadSpec spec, const StageOptions& options);
+
 // --memory, or none.
 std::optional<planner::Budget> budget_of(const std::string& memory);
 // For activations that --memory has in files: any number of bytes where a folder was named, else

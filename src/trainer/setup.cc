@@ -351,10 +351,7 @@ TrainRun plan_train_run(const LoadSpec& asked, const TrainSettings& settings, co
   const planner::Division division =
       plan_division(config, settings.stages, spec, !options.memory.empty());
   if (options.method == "full") check_deferred_weight_grads(division.told, settings.stages);
-  spec.share = division.told.weight_share(0);
-  spec.tensor = division.told.tensor_share(0);
-  spec.expert = division.told.expert_share(0);
-  spec.weight_sharers = std::max(1, division.told.weight_sharers);
+  spec = with_planned_share(std::move(spec), division.told);
   const auto engine = make_whole_planning_engine(spec, division.told, ranks_here);
   check_has_router_bias(options, engine->model());
   const auto plan_with_rows = [&](int64_t rows) {

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -133,11 +134,12 @@ TEST_P(TensorShares, HaveTheRowsOfTheWhole) {
   const auto& [golden, ranks] = GetParam();
   CpuBackend backend(choose_cpu_path(), 1);
   const LoadedModel whole = load_model(backend, dir_of(golden), {.compute_dtype = DType::kF32});
-  std::vector<int64_t> rows(whole.weights->table().size(), 0);
+  std::vector<int64_t> rows(whole.weights->table().size(), 0), bytes;
   for (int rank = 0; rank < ranks; ++rank) {
     const LoadedModel part = load_model(backend, dir_of(golden),
                                         {.compute_dtype = DType::kF32, .tensor = {rank, ranks}});
     ASSERT_EQ(part.weights->table().size(), rows.size());
+    bytes.push_back(part.weights->num_bytes());
     // Of so few outputs the last rank may have copies of all.
     EXPECT_LE(part.weights->num_bytes(), whole.weights->num_bytes());
     if (rank == 0) {
@@ -148,6 +150,10 @@ TEST_P(TensorShares, HaveTheRowsOfTheWhole) {
       rows[index] += part.weights->table()[index].shape[0] - num_copies(*part.weights, index);
     }
   }
+  // A plan for each rank is made of the one with the most.
+  const TensorShare largest = largest_share(backend, whole.config, DType::kF32, ranks);
+  EXPECT_EQ(largest.num_ranks, ranks);
+  EXPECT_EQ(bytes[static_cast<size_t>(largest.rank)], *std::ranges::max_element(bytes));
   // Each has a row at least once, and those that no copies are made of just once.
   for (size_t index = 0; index < rows.size(); ++index) {
     const Parameter& parameter = whole.weights->table()[index];

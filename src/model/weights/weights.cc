@@ -477,4 +477,18 @@ void ModelWeights::read_rows(Backend& backend, size_t index, int64_t first_row,
   ops::copy(backend, parameter.values.reshape({1, count}), rows.reshape({1, count}));
 }
 
+TensorShare largest_share(const Backend& backend, const ModelConfig& config, DType compute_dtype,
+                          int num_ranks) {
+  TensorShare largest = {.num_ranks = num_ranks};
+  int64_t most = 0;
+  for (int rank = 0; rank < num_ranks && num_ranks > 1; ++rank) {
+    const ModelWeights weights(backend, config, compute_dtype, nullptr, {}, {}, {}, nullptr,
+                               {rank, num_ranks});
+    if (weights.num_bytes() <= most) continue;
+    most = weights.num_bytes();
+    largest.rank = rank;
+  }
+  return largest;
+}
+
 }  // namespace strata::model

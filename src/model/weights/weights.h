@@ -349,4 +349,10 @@ class ModelWeights {
   size_t final_norm_ = 0;
 };
 
+// The one of so many tensor ranks whose parameters of this type take the most memory: what a plan
+// for each of them is made of. Axes do not always divide evenly, and ranks behind the first have
+// copies of rows besides. The memory is not touched.
+TensorShare largest_share(const Backend& backend, const ModelConfig& config, DType compute_dtype,
+                          int num_ranks);
+
 }  // namespace strata::model
