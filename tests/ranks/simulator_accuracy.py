@@ -43,7 +43,8 @@ CONFIGURATIONS = {
     "1f1b, LoRA, recompute": ("wide", "lora", "pipeline=2", ["--pipeline-schedule", "1f1b", "--microbatches", "4",
                                                              "--recompute", "full"]),
 }
-LIMITS = ("flops", "f32_flops", "read_bytes_per_s", "link_bytes_per_s")
+LIMITS = ("flops", "f32_flops", "read_bytes_per_s")
+LINK_LIMITS = ("link_bytes_per_s",)  # that several ranks depend on besides
 
 
 def run(command):
@@ -120,8 +121,9 @@ class Machine:
         return statistics.median(seconds[1:])
 
 
-def have_moved(before, after, share):
-    return [name for name in LIMITS if abs(after[name] - before[name]) > share * before[name]]
+def have_moved(before, after, ranks, share):
+    names = LIMITS + (LINK_LIMITS if num_ranks(ranks) > 1 else ())
+    return [name for name in names if abs(after[name] - before[name]) > share * before[name]]
 
 
 def main():
@@ -143,7 +145,7 @@ def main():
                 predicted = machine.predict(model, method, ranks, options, file)
                 real = machine.train(model, method, ranks, options)
                 after, _ = machine.measure_limits(ranks)
-                moved = have_moved(before, after, asked.moved)
+                moved = have_moved(before, after, ranks, asked.moved)
                 if not moved:
                     break
             if moved:
