@@ -33,6 +33,10 @@ void ExpertRanks::count_sent(int rank, int64_t tag, int64_t bytes) const {
                           : sent.row_gradients) += bytes;
 }
 
+void ExpertRanks::count_wait(int64_t tag) const {
+  ++(tag == kExpertRowTag ? waits_.rows : waits_.row_gradients);
+}
+
 RowSpan ExpertRanks::rows_of(int rank, std::span<const int64_t> expert_ends) const {
   const AxisPart experts = share_.experts_of(std::ssize(expert_ends), rank);
   const auto row_after = [&](int64_t num_experts) {

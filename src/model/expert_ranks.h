@@ -35,6 +35,11 @@ struct ExpertBytes {
   int64_t rows = 0, row_gradients = 0, counts = 0;
 };
 
+// How often all expert ranks wait for each other, for rows and for gradients of rows.
+struct ExpertWaits {
+  int64_t rows = 0, row_gradients = 0;
+};
+
 class ExpertRanks {
  public:
   explicit ExpertRanks(const ExpertShare& share) : share_(share) { reset_count(); }
@@ -49,8 +54,13 @@ class ExpertRanks {
   // What each of them sends at most in passes of sequences of their own that a counting backend has
   // run, which send nothing.
   [[nodiscard]] std::span<const ExpertBytes> counted() const { return counted_; }
-  void reset_count() { counted_.assign(static_cast<size_t>(share_.num_ranks), {}); }
+  [[nodiscard]] const ExpertWaits& counted_waits() const { return waits_; }
+  void reset_count() {
+    counted_.assign(static_cast<size_t>(share_.num_ranks), {});
+    waits_ = {};
+  }
   void count_sent(int rank, int64_t tag, int64_t bytes) const;
+  void count_wait(int64_t tag) const;
 
   // The rows of a rank's experts, of a layer whose experts' rows end so: a list of the host.
   [[nodiscard]] RowSpan rows_of(int rank, std::span<const int64_t> expert_ends) const;
@@ -64,6 +74,7 @@ class ExpertRanks {
   const ExpertShare share_;
   Comm* comm_ = nullptr;
   mutable std::vector<ExpertBytes> counted_;  // of each rank
+  mutable ExpertWaits waits_;
 };
 
 }  // namespace strata::model

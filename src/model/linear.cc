@@ -226,10 +226,6 @@ std::span<const ops::LowRankSegment> runs_of_rows(std::span<const ops::LowRankSe
   return part;
 }
 
-// Rows of a chain that are on their way at once: enough for a product, few enough that every rank
-// soon has some.
-constexpr int64_t kChainRows = 128;
-
 // dx of the outputs of all ranks, as one process sums them. dy_of_chain [T, n] has the columns that
 // this rank adds.
 void tensor_parallel_dx(const Pass& pass, const TensorRanks& ranks, const LinearWeights& linear,
@@ -255,7 +251,7 @@ void tensor_parallel_dx(const Pass& pass, const TensorRanks& ranks, const Linear
       .num_rows = dx.rows(),
       .num_inputs = linear.weight.cols,
       .outputs_at_once = linear.weight.dtype == DType::kF32 ? ops::kChainOutputs : 0,
-      .rows_at_once = kChainRows,
+      .rows_at_once = TensorRanks::kChainRows,
       .accumulate = accumulate,
       .multiply = multiply};
   if (!has_gathered_inputs(linear)) return ranks.sum_over_outputs(pass, chain, dx);

@@ -157,6 +157,7 @@ class TensorRanks::ChainTurn {
 void TensorRanks::count_gathered(const Pass& pass, const Deal& deal, int64_t rows,
                                  int64_t row_bytes) const {
   pass.backend.if_counting([&] {
+    ++waits_.gathers;
     for (int from = 0; from < share_.num_ranks; ++from) {
       for (int to = 0; to < share_.num_ranks; ++to) {
         if (hears(from, to, deal))
@@ -169,6 +170,7 @@ void TensorRanks::count_gathered(const Pass& pass, const Deal& deal, int64_t row
 void TensorRanks::count_gathered_tokens(const Pass& pass, const Deal& deal,
                                         int64_t row_bytes) const {
   pass.backend.if_counting([&] {
+    ++waits_.gathers;
     for (int rank = 0; rank < share_.num_ranks; ++rank) {
       const AxisPart part = deal.part_of(share_of(rank));
       const auto count = std::ranges::count_if(
@@ -181,6 +183,7 @@ void TensorRanks::count_gathered_tokens(const Pass& pass, const Deal& deal,
 void TensorRanks::count_summed(const Pass& pass, const DxChain& chain,
                                FunctionRef<int64_t(int rank)> bytes_to) const {
   pass.backend.if_counting([&] {
+    ++waits_.sums;
     const int last = last_of(chain.outputs);
     const int64_t bytes = chain.num_rows * chain.num_inputs * dtype_bytes(DType::kF32);
     for (int rank = 0; rank < last; ++rank) {

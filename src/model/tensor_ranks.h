@@ -52,10 +52,18 @@ struct TensorBytes {
   int64_t gathered = 0, summed = 0;  // with kGatherTag, with kSumTag
 };
 
+// How often all tensor ranks wait for each other.
+struct TensorWaits {
+  int64_t gathers = 0, sums = 0;
+};
+
 class TensorRanks {
  public:
   // Tags of messages: values that are gathered, and sums of input gradients on their way.
   static constexpr int64_t kGatherTag = 0, kSumTag = 1;
+  // Rows of a linear's chain that are on their way at once: enough for a product, few enough that
+  // every rank soon has some.
+  static constexpr int64_t kChainRows = 128;
 
   explicit TensorRanks(const TensorShare& share) : share_(share) { reset_count(); }
   // Before the first pass that runs: these ranks alone, by their numbers.
@@ -69,7 +77,11 @@ class TensorRanks {
 
   // What each of them sends in passes that a counting backend has run, which send nothing.
   [[nodiscard]] std::span<const TensorBytes> counted() const { return counted_; }
-  void reset_count() { counted_.assign(static_cast<size_t>(share_.num_ranks), {}); }
+  [[nodiscard]] const TensorWaits& counted_waits() const { return waits_; }
+  void reset_count() {
+    counted_.assign(static_cast<size_t>(share_.num_ranks), {});
+    waits_ = {};
+  }
 
   // whole [T, N] becomes what all ranks have of it; own [T, n] are this one's columns. Of copies
   // the first rank's count.
@@ -114,6 +126,7 @@ class TensorRanks {
   const TensorShare share_;
   Comm* comm_ = nullptr;
   mutable std::vector<TensorBytes> counted_;  // of each rank
+  mutable TensorWaits waits_;
 };
 
 }  // namespace strata::model

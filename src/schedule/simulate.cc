@@ -69,6 +69,10 @@ class Simulator {
   [[nodiscard]] int rank_of(int stage, int data) const {
     return rank_of_[static_cast<size_t>(stage)] * data_ + data;
   }
+  // Of those that are one here, among all ranks of the run.
+  [[nodiscard]] int first_rank_of(int rank) const {
+    return rank / data_ * data_ * spec_.alike + rank % data_;
+  }
   [[nodiscard]] size_t item(int stage, int microbatch) const {
     return static_cast<size_t>(stage) * static_cast<size_t>(num_microbatches_) +
            static_cast<size_t>(microbatch);
@@ -79,7 +83,7 @@ class Simulator {
 
   // Sends what is ready now, and returns when it has arrived.
   double send(int from, int to, double ready, double bytes, double SimulatedRank::* counter) {
-    const Link& link = spec_.links.between(from, to);
+    const Link& link = spec_.links.between(first_rank_of(from), first_rank_of(to));
     const double length = bytes / link.bytes_per_s;
     double& port_time = state_of(from).port_time;
     port_time = std::max(port_time, ready) + length;
@@ -163,6 +167,19 @@ class Simulator {
     return seconds;
   }
 
+  // What an action waits where several ranks run it together: for the turns of the others, and for
+  // messages among them.
+  [[nodiscard]] double seconds_of_turns(const Action& action, double tokens) const {
+    const StageWork& work = spec_.stages[static_cast<size_t>(action.stage)];
+    if (!is_backward(action.op)) return 0.0;
+    return (spec_.alike - 1) * work.in_turn_s * std::min(tokens, work.turn_tokens);
+  }
+  [[nodiscard]] double seconds_of_messages(const Action& action, double tokens) const {
+    const StageWork& work = spec_.stages[static_cast<size_t>(action.stage)];
+    if (action.op == Op::kForward) return tokens * work.forward_wait_s + work.forward_latency_s;
+    return is_backward(action.op) ? tokens * work.backward_wait_s + work.backward_latency_s : 0.0;
+  }
+
   bool try_compute(int rank, const Action& action, double tokens) {
     const double arrival = arrival_of_input(action);
     if (arrival == kNever) return false;
@@ -171,8 +188,12 @@ class Simulator {
     RankState& state = state_of(rank);
     const double start = std::max(state.time, arrival);
     const double length = tokens * seconds_of_token(action);
-    state.time = is_chained ? run_chained_backward(rank, action, tokens, start) : start + length;
+    const double messages = seconds_of_messages(action, tokens);
+    const double waiting = seconds_of_turns(action, tokens) + messages;
+    state.time = is_chained ? run_chained_backward(rank, action, tokens, start, waiting)
+                            : start + length + waiting;
     result_of(rank).compute_s += length;
+    result_of(rank).transfer_s += messages;
     add_span(rank, {.action = action, .start_s = start, .end_s = state.time});
     mark_neighbour_on_rank(rank, action);
     return true;
@@ -195,8 +216,9 @@ class Simulator {
     return false;
   }
 
-  // Returns when the backward ends.
-  double run_chained_backward(int rank, const Action& action, double tokens, double start) {
+  // Returns when the backward ends, in which so many seconds are waiting.
+  double run_chained_backward(int rank, const Action& action, double tokens, double start,
+                              double waiting) {
     Chain& chain = chains_[static_cast<size_t>(action.stage)];
     const ChainedGradients& gradients = spec_.gradients[static_cast<size_t>(action.stage)];
     const bool is_last = action.microbatch + 1 == num_microbatches_;
@@ -205,7 +227,8 @@ class Simulator {
     const double part_tokens = tokens / gradients.num_parts;
     const double recompute =
         part_tokens * spec_.stages[static_cast<size_t>(action.stage)].recompute_s;
-    const double in_turn = part_tokens * seconds_of_token(action) - recompute;
+    const double in_turn =
+        part_tokens * seconds_of_token(action) - recompute + waiting / gradients.num_parts;
     double time = start;
     for (double& arrival : chain.arrivals) {
       time = std::max(time + recompute, arrival) + in_turn;
@@ -250,6 +273,7 @@ class Simulator {
 
   // Each sends to all others of its group in turn; who waits for several has the last one.
   void run_exchange(const Exchange& exchange) {
+    if (exchange.among == Exchange::Among::kAlike) return exchange_alike(exchange);
     const bool among_data = exchange.among == Exchange::Among::kData;
     const int pipeline = spec_.table.num_ranks();
     const int num_groups = among_data ? pipeline : data_, size = among_data ? data_ : pipeline;
@@ -282,6 +306,24 @@ class Simulator {
         add_span(rank_at(i),
                  {.kind = SimulatedSpan::Kind::kExchange, .start_s = time, .end_s = end});
       time = end;
+    }
+  }
+
+  // Each of those that are one here sends to all others of them.
+  void exchange_alike(const Exchange& exchange) {
+    for (int rank = 0; rank < num_ranks_ && spec_.alike > 1; ++rank) {
+      const double bytes = exchange.bytes[static_cast<size_t>(rank / data_)];
+      if (bytes == 0.0) continue;
+      const int first = first_rank_of(rank);
+      const Link& link = spec_.links.between(first, first + (spec_.alike - 1) * data_);
+      const double sent = (spec_.alike - 1) * bytes;
+      const double length = link.latency_s + sent / link.bytes_per_s;
+      double& time = state_of(rank).time;
+      add_span(rank,
+               {.kind = SimulatedSpan::Kind::kExchange, .start_s = time, .end_s = time + length});
+      time += length;
+      result_of(rank).transfer_s += length;
+      result_of(rank).exchanged_bytes += sent;
     }
   }
 

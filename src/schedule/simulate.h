@@ -41,6 +41,14 @@ struct StageWork {
   double weight_grad_s = 0.0;  // of W; B has both
   double state_bytes = 0.0;    // to the next stage
   double grad_bytes = 0.0;     // of the gradient of its input, to the stage before
+  // Where several ranks have parts of its weights (SimulationSpec::alike): what each does of I and
+  // of B while the others wait for it, so many tokens at a time.
+  double in_turn_s = 0.0;
+  double turn_tokens = std::numeric_limits<double>::infinity();
+  // What they wait for messages among themselves, in F, and in I or B.
+  double forward_wait_s = 0.0, backward_wait_s = 0.0;
+  // And of that what is the same for any number of tokens: of an action.
+  double forward_latency_s = 0.0, backward_latency_s = 0.0;
 };
 
 // Gradients of a stage that data ranks add to in turn. A backward has parts of equal length, as its
@@ -53,10 +61,11 @@ struct ChainedGradients {
 };
 
 // Messages that ranks exchange around the optimizer step, each to all others of its group, which
-// wait for them: among ranks that have the same stages, or among those of one pipeline. Where only
-// one rank of the pipeline is sent to, `receiver` is its number in there.
+// wait for them: among ranks that have the same stages, among those of one pipeline, or among those
+// that have parts of the same weights. Where only one rank of the pipeline is sent to, `receiver`
+// is its number in there.
 struct Exchange {
-  enum class Among : uint8_t { kData, kPipeline };
+  enum class Among : uint8_t { kData, kPipeline, kAlike };
   static constexpr int kAll = -1;
   Among among = Among::kPipeline;
   std::vector<double> bytes = {};  // [ranks of a pipeline] of each message; 0: sends none
@@ -70,7 +79,10 @@ struct SimulationSpec {
   // `data`, as number i div `data` of its table; actions on micro-batches that are not there are
   // left out.
   std::vector<std::vector<int64_t>> rounds = {};
-  int data = 1;  // pipelines; rank r of one that has number d is rank r data + d of all
+  int data = 1;  // pipelines; rank r of one that has number d is rank r data + d of what comes back
+  // Ranks that have parts of a stage's weights, or of its experts, and so run an action together:
+  // here they are one. Neighbours of them are `data` ranks from each other.
+  int alike = 1;
   std::vector<ChainedGradients> gradients = {};  // of each stage; read where data > 1
   bool owns_shares = false;  // of the last gradients each data rank gets its share
   std::vector<Exchange> before_step = {}, after_step = {};

@@ -8,6 +8,7 @@
 #include "engine/pipeline/owners.h"
 #include "engine/pipeline/round.h"
 #include "model/pass/shared_values.h"
+#include "model/tensor_ranks.h"
 
 namespace strata::apps {
 namespace {
@@ -61,6 +62,7 @@ class SimulatedStep {
                                      .stages = {},
                                      .rounds = cut_rounds(),
                                      .data = pipeline_.data,
+                                     .alike = pipeline_.num_alike(),
                                      .gradients = {},
                                      .owns_shares = trains_base(),
                                      .before_step = exchanges_before_step(),
@@ -73,6 +75,7 @@ class SimulatedStep {
       work.state_bytes =
           static_cast<double>(model::border_width(config_) * dtype_bytes(weights_.compute_dtype()));
       work.grad_bytes = kF32Bytes * num_border_gradients();
+      if (pipeline_.num_alike() > 1) add_waits_within(stage, work);
       spec.gradients.push_back(
           {.num_parts = num_parts(stage), .bytes = kF32Bytes * num_gradient_values(stage)});
     }
@@ -85,7 +88,11 @@ class SimulatedStep {
   }
   [[nodiscard]] int last_stage() const { return pipeline_.num_stages() - 1; }
   [[nodiscard]] int rank_of(int stage) const { return pipeline_.ranks[static_cast<size_t>(stage)]; }
+  // Ranks that deal a step's tokens out among themselves; of them those that go their own ways,
+  // where expert ranks go together; and all that divide a stage's products.
+  [[nodiscard]] double dealing() const { return pipeline_.num_dealing(); }
   [[nodiscard]] double data() const { return pipeline_.data; }
+  [[nodiscard]] double workers() const { return dealing() * pipeline_.tensor; }
   [[nodiscard]] bool trains_base() const { return step_.shape.pass.train_base; }
   [[nodiscard]] const std::vector<model::LoraModuleSpec>& modules() const {
     return step_.shape.pass.modules;
@@ -96,23 +103,28 @@ class SimulatedStep {
             .indexer_loss = step_.shape.pass.indexer_loss};
   }
 
-  // The tokens of each round's micro-batches, as the engine cuts them.
+  // The tokens of each round's micro-batches, as the engine cuts them. Of those that expert ranks
+  // run together the longest counts.
   [[nodiscard]] std::vector<std::vector<int64_t>> cut_rounds() const {
     engine::Round round;
-    round.num_dealt = pipeline_.data;
+    round.num_dealt = pipeline_.num_dealing();
     std::vector<std::vector<int64_t>> rounds;
     while (next_round(pipeline_, step_.plan.micro_tokens, step_.batch, round)) {
       std::vector<int64_t>& tokens = rounds.emplace_back();
       for (int m = 0; m < round.num_microbatches(); ++m) {
-        int64_t sum = 0;
-        for (size_t s = round.firsts[static_cast<size_t>(m)];
-             s < round.firsts[static_cast<size_t>(m) + 1]; ++s) {
-          sum += std::ssize(step_.batch.sequences[s].datum->tokens);
-        }
-        tokens.push_back(sum);
+        const int place = m / round.num_dealt * pipeline_.data + m % pipeline_.data;
+        if (place >= std::ssize(tokens)) tokens.resize(static_cast<size_t>(place) + 1, 0);
+        int64_t& longest = tokens[static_cast<size_t>(place)];
+        longest = std::max(longest, tokens_of_microbatch(round, static_cast<size_t>(m)));
       }
     }
     return rounds;
+  }
+  [[nodiscard]] int64_t tokens_of_microbatch(const engine::Round& round, size_t m) const {
+    int64_t sum = 0;
+    for (size_t s = round.firsts[m]; s < round.firsts[m + 1]; ++s)
+      sum += std::ssize(step_.batch.sequences[s].datum->tokens);
+    return sum;
   }
 
   // Shares of all work: of layers, and of a stage with the head.
@@ -141,7 +153,7 @@ class SimulatedStep {
   [[nodiscard]] std::vector<double> step_seconds() const {
     std::vector<double> seconds;
     for (int rank = 0; rank < pipeline_.num_ranks(); ++rank) {
-      const double share = share_of_rank(rank) / (trains_base() ? data() : 1.0);
+      const double share = share_of_rank(rank) / (trains_base() ? workers() : 1.0);
       seconds.push_back(engine::seconds_of(share * whole_step_work(), cluster_.limits));
     }
     return seconds;
@@ -149,7 +161,7 @@ class SimulatedStep {
   // A rank's planned work without the optimizer step, which plans of passes that are cut by tokens
   // divide among the data ranks with all other work.
   [[nodiscard]] Work passes_of_rank(int rank) const {
-    const double counted = share_of_rank(rank) / (pipeline_.cuts_by_tokens() ? data() : 1.0);
+    const double counted = share_of_rank(rank) / (pipeline_.cuts_by_tokens() ? dealing() : 1.0);
     return step_.plan.work[static_cast<size_t>(rank)] + -counted * whole_step_work();
   }
 
@@ -157,17 +169,17 @@ class SimulatedStep {
   // forwards, and of products for gradients of weights. The head's are all in the forward, which
   // makes logits, losses and the gradient of the hidden states.
   [[nodiscard]] double flops_of_stage(int stage) const {
-    return share_of_stage(stage) * engine::step_flops(config_, step_shape()) / data();
+    return share_of_stage(stage) * engine::step_flops(config_, step_shape()) / workers();
   }
   [[nodiscard]] double forward_flops_of_stage(int stage) const {
     const double head = stage == last_stage()
-                            ? head_share() * engine::step_flops(config_, step_shape()) / data()
+                            ? head_share() * engine::step_flops(config_, step_shape()) / workers()
                             : 0.0;
-    return share_of_layers(stage) / data() * engine::forward_flops(config_, step_shape()) + head;
+    return share_of_layers(stage) / workers() * engine::forward_flops(config_, step_shape()) + head;
   }
   [[nodiscard]] double weight_grad_flops(int stage) const {
     if (!trains_base()) return 0.0;
-    return 2.0 * share_of_layers(stage) / data() *
+    return 2.0 * share_of_layers(stage) / workers() *
            static_cast<double>(engine::num_layer_weights(config_)) * num_tokens_;
   }
 
@@ -182,7 +194,7 @@ class SimulatedStep {
     const double forward = std::min(forward_flops_of_stage(stage), all - weight_grad);
     const double input_grad = all - forward - weight_grad;
     const double recomputed = std::clamp(all - flops_of_stage(stage), 0.0, input_grad);
-    const double seconds_of_flop = seconds / all / (num_tokens_ / data());
+    const double seconds_of_flop = seconds / all / (num_tokens_ / dealing());
     return {.forward_s = forward * seconds_of_flop,
             .input_grad_s = input_grad * seconds_of_flop,
             .recompute_s = recomputed * seconds_of_flop,
@@ -193,9 +205,9 @@ class SimulatedStep {
   [[nodiscard]] Work least_work(int stage, std::span<const int64_t> weight_bytes) const {
     const Work all =
         engine::step_work(weights_, step_shape(), {.tokens = num_tokens_, .number = 0.0}, {});
-    const double share = share_of_stage(stage) / data();
+    const double share = share_of_stage(stage) / workers();
     const double passes =
-        pipeline_.cuts_by_tokens() ? 1.0 / data() : pipeline_.table.num_microbatches;
+        pipeline_.cuts_by_tokens() ? 1.0 / dealing() : pipeline_.table.num_microbatches;
     return {.flops = share * all.flops,
             .f32_flops = share * all.f32_flops,
             .exponentials = share * all.exponentials,
@@ -209,16 +221,68 @@ class SimulatedStep {
     engine::MachineLimits fastest = cluster_.limits;
     fastest.flops = std::max(fastest.flops, fastest.f32_flops);
     const Work own = least_work(stage, weight_bytes);
-    const Work again = {.flops = share_of_layers(stage) / data() *
+    const Work again = {.flops = share_of_layers(stage) / workers() *
                                  engine::forward_flops(config_, step_shape())};
     const double seconds =
         engine::seconds_of(own, cluster_.limits) + engine::seconds_of(again, fastest);
-    const double seconds_of_flop = seconds / (own.flops + again.flops) / (num_tokens_ / data());
+    const double seconds_of_flop = seconds / (own.flops + again.flops) / (num_tokens_ / dealing());
     const double weight_grad = weight_grad_flops(stage);
     const double forward = std::min(forward_flops_of_stage(stage), own.flops - weight_grad);
     return {.forward_s = forward * seconds_of_flop,
             .input_grad_s = (own.flops - forward - weight_grad) * seconds_of_flop,
             .weight_grad_s = weight_grad * seconds_of_flop};
+  }
+
+  // Ranks that have parts of a stage's weights: what each of them does while the others wait, and
+  // what all wait for their messages.
+  void add_waits_within(int stage, schedule::StageWork& work) const {
+    const double own_backward = work.input_grad_s - work.recompute_s;
+    const double forward = engine::forward_flops(config_, step_shape());
+    const auto share_of_weights = [&](int64_t weights) {
+      return std::min(1.0, 2.0 * static_cast<double>(weights) * num_tokens_ / forward);
+    };
+    if (pipeline_.tensor > 1) {  // input gradients are sums that one rank continues after the other
+      work.in_turn_s = own_backward * share_of_weights(engine::num_layer_weights(config_));
+      work.turn_tokens = static_cast<double>(model::TensorRanks::kChainRows);
+    } else {  // all that adds to gradients that the ranks have together
+      work.in_turn_s = (own_backward + work.weight_grad_s) *
+                       (1.0 - share_of_weights(engine::num_expert_weights(config_)));
+      const double bytes = pipeline_.expert * kF32Bytes * num_gradient_values(stage);
+      const int hops = num_parts(stage) * pipeline_.expert;
+      const schedule::Link link = link_within(stage);
+      work.backward_latency_s += bytes / link.bytes_per_s + hops * link.latency_s;
+    }
+    if (!step_.messages.empty()) add_messages_within(stage, work);
+  }
+  void add_messages_within(int stage, schedule::StageWork& work) const {
+    const StageMessages& messages = step_.messages[static_cast<size_t>(stage)];
+    const schedule::Link link = link_within(stage);
+    int64_t values = 0, gradients = 0;  // of the rank that sends most
+    for (engine::SentBytes sent : messages.sent) {
+      values = std::max(values, sent[engine::Sent::kActivations]);
+      gradients = std::max(gradients, sent[engine::Sent::kActivationGradients]);
+    }
+    const double token_s = sent_share() / (num_tokens_ / dealing()) / link.bytes_per_s;
+    work.forward_wait_s += static_cast<double>(values) * token_s;
+    work.backward_wait_s += static_cast<double>(gradients) * token_s;
+    int64_t actions = 0;
+    for (const std::vector<int64_t>& round : cut_rounds()) actions += std::ssize(round);
+    const double action_s = link.latency_s / static_cast<double>(actions);
+    work.forward_latency_s += static_cast<double>(messages.waits.activations) * action_s;
+    work.backward_latency_s += static_cast<double>(messages.waits.activation_gradients) * action_s;
+  }
+  // What is sent of what is planned: the most that may be is that every choice of a token is an
+  // expert of another rank, and every token of the others chooses experts of this one. Choices that
+  // are even are expected.
+  [[nodiscard]] double sent_share() const {
+    const double ranks = pipeline_.expert;
+    return ranks > 1.0 ? 2.0 * (ranks - 1.0) / (ranks * ranks) : 1.0;
+  }
+  // What joins the ranks that have parts of a stage's weights: the slowest of their links.
+  [[nodiscard]] schedule::Link link_within(int stage) const {
+    const int first = pipeline_.rank_in_all(stage, 0, 0);
+    const int last = first + (pipeline_.num_alike() - 1) * pipeline_.data;
+    return cluster_.links.between(first, last);
   }
 
   // Numbers of a token's gradient at a border.
@@ -245,6 +309,7 @@ class SimulatedStep {
     for (const model::LoraModuleSpec& spec : modules()) {
       const model::LoraTarget& target =
           weights_.layers().targets(spec.layer)[static_cast<size_t>(spec.target)];
+      if (target.num_experts > 0 && pipeline_.expert > 1) continue;  // of one rank alone
       // Each part of a fused projection has a gradient of A of its own.
       const auto num_a = std::max<int64_t>(1, std::ssize(target.parts));
       const int64_t count =
@@ -258,10 +323,15 @@ class SimulatedStep {
     const train::Ownership owners =
         engine::ownership_of(pipeline_, stage, /*tensor=*/0, step_.engine);
     int64_t values = 0;
-    for (const train::Ownership::Item& item : owners.items()) values += item.rows * item.cols;
+    for (size_t index = 0; index < owners.items().size(); ++index)
+      if (!is_of_one_rank(index)) values += owners.items()[index].rows * owners.items()[index].cols;
     // Uses of an embedding that the stage does not own are accumulated here all the same.
     const bool has_uses = stage == last_stage();
     return static_cast<double>(values) + (has_uses ? num_values_of_uses() : 0.0);
+  }
+  // An expert's parameter, where ranks divide the experts: no other rank has a gradient of it.
+  [[nodiscard]] bool is_of_one_rank(size_t index) const {
+    return pipeline_.expert > 1 && weights_.table()[index].expert >= 0;
   }
   [[nodiscard]] double num_values_of_uses() const {
     return static_cast<double>(train::num_borrowed_uses(config_)) * num_embedding_values();
@@ -305,7 +375,23 @@ class SimulatedStep {
         static_cast<double>(trains_base() ? weights_.table().size() : 2 * modules().size());
     all.push_back({.among = kPipeline, .bytes = from_each(sums * sizeof(double))});
     if (trains_base()) all.push_back({.among = kData, .bytes = from_each(sums * sizeof(double))});
+    if (trains_base()) all.push_back({.among = kAlike, .bytes = from_each(sums * sizeof(double))});
+    if (!trains_base() && pipeline_.expert > 1)
+      all.push_back({.among = kAlike, .bytes = expert_gradient_bytes()});
     return all;
+  }
+
+  // Of an adapter's experts, by rank of a pipeline: what one of the expert ranks has of them.
+  [[nodiscard]] std::vector<double> expert_gradient_bytes() const {
+    std::vector<double> bytes = from_each(0.0);
+    for (const model::LoraModuleSpec& spec : modules()) {
+      const model::LoraTarget& target =
+          weights_.layers().targets(spec.layer)[static_cast<size_t>(spec.target)];
+      const auto values = target.num_experts * spec.rank * (target.in + target.out);
+      bytes[static_cast<size_t>(rank_of(stage_of(spec.layer, false)))] +=
+          kF32Bytes * static_cast<double>(values) / pipeline_.expert;
+    }
+    return bytes;
   }
 
   // What owners have made of their rows, and of an embedding that another stage reads too.
@@ -317,12 +403,15 @@ class SimulatedStep {
     for (int stage = 0; stage <= last_stage(); ++stage) {
       const train::Ownership owners =
           engine::ownership_of(pipeline_, stage, /*tensor=*/0, step_.engine);
-      for (const train::Ownership::Item& item : owners.items()) {
+      for (size_t index = 0; index < owners.items().size(); ++index) {
+        const train::Ownership::Item& item = owners.items()[index];
+        if (is_of_one_rank(index)) continue;
         owned[static_cast<size_t>(rank_of(stage))] +=
-            static_cast<double>(item.rows * item.cols) * dtype / data();
+            static_cast<double>(item.rows * item.cols) * dtype / dealing();
       }
     }
-    std::vector<Exchange> all = {{.among = kData, .bytes = std::move(owned)}};
+    std::vector<Exchange> all = {{.among = kData, .bytes = owned}};
+    if (pipeline_.expert > 1) all.push_back({.among = kAlike, .bytes = std::move(owned)});
     if (borrows_embedding()) {
       all.push_back({.among = kPipeline,
                      .bytes = only_from(rank_of(0), num_embedding_values() * dtype / data()),

@@ -10,6 +10,7 @@
 #include "planner/run_shape.h"
 #include "schedule/simulate.h"
 #include "setup/cluster_file.h"
+#include "setup/stage_messages.h"
 
 namespace strata::apps {
 
@@ -19,6 +20,7 @@ struct ClusterStep {
   engine::Engine& engine;
   const planner::RunShape& shape;
   const api::Batch& batch;
+  std::span<const StageMessages> messages = {};  // of each stage, where it has several such ranks
 };
 
 // The batch of a step whose sequences are as long as the shape says, of tokens that are all 0.

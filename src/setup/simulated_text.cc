@@ -59,6 +59,7 @@ std::string simulated_table(const engine::RunPlan& plan, const schedule::Simulat
                             const Cluster& cluster) {
   const std::vector<int64_t> bytes = plan.bytes_of_ranks();
   const auto data = static_cast<size_t>(plan.pipeline.data);
+  const auto pipelines = static_cast<size_t>(plan.pipeline.num_pipelines());
   report::Table table({{"ranks"},
                        {"memory", report::Align::kRight},
                        {"computes", report::Align::kRight},
@@ -69,8 +70,9 @@ std::string simulated_table(const engine::RunPlan& plan, const schedule::Simulat
       compute = std::max(compute, simulation.ranks[i].compute_s);
       transfer = std::max(transfer, simulation.ranks[i].transfer_s);
     }
-    table.add_row({data == 1 ? std::to_string(rank)
-                             : fmt::format("{} to {}", rank * data, (rank + 1) * data - 1),
+    table.add_row({pipelines == 1
+                       ? std::to_string(rank)
+                       : fmt::format("{} to {}", rank * pipelines, (rank + 1) * pipelines - 1),
                    report::format_bytes(bytes[rank]), report::format_seconds(compute),
                    report::format_seconds(transfer)});
   }
@@ -93,9 +95,12 @@ void add_simulated_json(const engine::RunPlan& plan, const schedule::Simulation&
   boost::json::array& ranks = line.at("ranks").as_array();
   for (size_t i = 0; i < ranks.size(); ++i) {
     boost::json::object& rank = ranks[i].as_object();
-    rank["peak_bytes"] = bytes[i / static_cast<size_t>(plan.pipeline.data)];
-    rank["compute_seconds"] = simulation.ranks[i].compute_s;
-    rank["transfer_seconds"] = simulation.ranks[i].transfer_s;
+    const size_t of_pipeline = i / static_cast<size_t>(plan.pipeline.num_pipelines());
+    const auto data = static_cast<size_t>(plan.pipeline.data);
+    const schedule::SimulatedRank& simulated = simulation.ranks[of_pipeline * data + i % data];
+    rank["peak_bytes"] = bytes[of_pipeline];
+    rank["compute_seconds"] = simulated.compute_s;
+    rank["transfer_seconds"] = simulated.transfer_s;
   }
 }
 

@@ -145,6 +145,54 @@ TEST_F(PlanCluster, RanksSendWhatIsPlanned) {
   }
 }
 
+// Ranks that have parts of a stage's weights: each has less to compute, all wait for every layer's
+// messages, and the one that sends most is as long at that as its planned bytes take.
+TEST_F(PlanCluster, RanksThatHavePartsOfAStageGoTogether) {
+  struct Case {
+    std::string model, ranks, one;  // without those parts
+    double share;                   // of what is computed by each, at least
+  };
+  for (const Case& c :
+       {Case{"llama2", "tensor=2", "data=1", 0.5},
+        Case{"llama2", "pipeline=2,tensor=2", "pipeline=2", 0.5},
+        Case{"qwen3_moe", "tensor=2", "data=1", 0.5}, Case{"qwen3_moe", "expert=2", "data=1", 0.5},
+        Case{"qwen3_moe", "pipeline=2,expert=2", "pipeline=2", 0.5}}) {
+    SCOPED_TRACE(c.model + " " + c.ranks);
+    const auto planned = [&](const std::string& links, const std::string& ranks) {
+      PlanOptions o = options(links, ranks, ranks.starts_with("pipeline") ? 1 : 0);
+      o.model = path_of(c.model);
+      return plan(o);
+    };
+    const auto busiest = [](const boost::json::object& plan) {
+      double most = 0.0;
+      for (const boost::json::value& rank : plan.at("ranks").as_array())
+        most = std::max(most, field(rank, "compute_seconds"));
+      return most;
+    };
+    const boost::json::object one = planned(kFreeLinks, c.one), free = planned(kFreeLinks, c.ranks);
+    EXPECT_EQ(free.at("ranks").as_array().size(), 2 * one.at("ranks").as_array().size());
+    EXPECT_GE(busiest(free), busiest(one) * c.share * 0.999);
+    EXPECT_LT(busiest(free), busiest(one) * 0.8);
+    EXPECT_GT(seconds(free), busiest(free));
+    EXPECT_LT(seconds(free), seconds(one) * 1.2);
+    const double late = (seconds(planned(cluster_text(100, 1e300), c.ranks)) - seconds(free)) / 100;
+    EXPECT_GT(late, 2 * 3) << "layers, forward and backward";
+    double most_planned = 0.0, most_sent = 0.0;
+    const boost::json::object sent = planned(cluster_text(0, 1), c.ranks);
+    for (const boost::json::value& rank : sent.at("ranks").as_array()) {
+      double bytes = 0.0;
+      for (const auto& [kind, of_kind] : rank.at("planned_sent_bytes").as_object())
+        bytes += of_kind.to_number<double>();
+      most_planned = std::max(most_planned, bytes);
+      most_sent = std::max(most_sent, field(rank, "transfer_seconds"));
+    }
+    // Of rows for experts the most that there can be is planned; an even half is simulated.
+    const bool divides_experts = c.ranks.find("expert") != std::string::npos;
+    EXPECT_GT(most_sent, most_planned * (divides_experts ? 0.5 : 0.95));
+    EXPECT_LT(most_sent, most_planned * (divides_experts ? 0.8 : 1.05));
+  }
+}
+
 TEST_F(PlanCluster, SaysWhetherARankHasTheMemory) {
   std::string small = kFreeLinks;
   small.replace(small.find("\"1GiB\""), 6, "100000");

@@ -113,6 +113,52 @@ TEST(Simulate, TokensAreWhatTakesTime) {
   EXPECT_DOUBLE_EQ(step.bubble_share, 0.0);
 }
 
+// Ranks that are one here do a part of a backward of 4 tokens in turn: each waits for that of the
+// others, of as many tokens as go on at a time, but in forwards and for messages as one does.
+TEST(Simulate, RanksThatGoTogetherWaitForEachOthersTurns) {
+  const Table table = lowered(Kind::kGpipe, 1, 1);
+  std::vector<StageWork> works = equal_stages(table);
+  works[0].in_turn_s = 1.5;
+  SimulationSpec spec = {.table = table, .stages = works, .rounds = {{4}}, .alike = 3};
+  EXPECT_DOUBLE_EQ(simulate(spec).seconds, 3.0 * 4 + 2 * 1.5 * 4);
+  spec.stages[0].turn_tokens = 2.0;
+  EXPECT_DOUBLE_EQ(simulate(spec).seconds, 3.0 * 4 + 2 * 1.5 * 2);
+  spec.stages[0].forward_wait_s = 0.25;
+  spec.stages[0].backward_wait_s = 0.5;
+  spec.stages[0].forward_latency_s = 10.0;
+  spec.stages[0].backward_latency_s = 20.0;
+  const Simulation step = simulate(spec);
+  EXPECT_DOUBLE_EQ(step.seconds, 3.0 * 4 + 2 * 1.5 * 2 + 0.75 * 4 + 30.0);
+  EXPECT_DOUBLE_EQ(step.ranks[0].compute_s, 3.0 * 4);
+  EXPECT_DOUBLE_EQ(step.ranks[0].transfer_s, 0.75 * 4 + 30.0);
+  // Of data ranks the waiting of a part is in its turn.
+  spec.data = 2;
+  spec.rounds = {{4, 4}};
+  spec.gradients = {{.num_parts = 2, .bytes = 0.0}};
+  const double backward = 2.0 * 4 + 2 * 1.5 * 2 + 0.5 * 4 + 20.0;
+  EXPECT_DOUBLE_EQ(simulate(spec).seconds, step.seconds + backward / 2);
+}
+
+// A rank of two nodes each with two ranks that go together: a state and its gradient cross nodes,
+// and what those of a node send each other does not.
+TEST(Simulate, RanksThatGoTogetherHaveTheirOwnPlacesOnNodes) {
+  const Table table = lowered(Kind::kGpipe, 2, 1);
+  SimulationSpec spec = {.table = table,
+                         .stages = equal_stages(table),
+                         .rounds = one_round(1),
+                         .alike = 2,
+                         .before_step = {{.among = Exchange::Among::kAlike, .bytes = {0.0, 6.0}}},
+                         .links = {.link = {.latency_s = 0.5, .bytes_per_s = 2.0},
+                                   .node_link = {.latency_s = 10.0},
+                                   .ranks_per_node = 2}};
+  const Simulation step = simulate(spec);
+  EXPECT_DOUBLE_EQ(step.seconds, 6.0 + 2 * 10.0);
+  EXPECT_DOUBLE_EQ(step.ranks[1].end_s, 1.0 + 10.0 + 3.0 + 0.5 + 3.0);
+  EXPECT_DOUBLE_EQ(step.ranks[1].exchanged_bytes, 6.0);
+  spec.links.ranks_per_node = 4;
+  EXPECT_DOUBLE_EQ(simulate(spec).ranks[1].end_s, 1.0 + 0.5 + 0.5 + 3.0 + 0.5 + 3.0);
+}
+
 // Backwards of n data ranks over free links run a part apart: the last one ends n - 1 parts later.
 TEST(Simulate, AChainOfGradientsRunsAPartApart) {
   const Table table = lowered(Kind::kGpipe, 1, 1);

@@ -18,6 +18,7 @@
 #include "setup/sent_text.h"
 #include "setup/simulated_step.h"
 #include "setup/simulated_text.h"
+#include "setup/stage_messages.h"
 
 namespace strata::apps {
 namespace {
@@ -28,12 +29,8 @@ void check_can_simulate(const PlanOptions& options, const StageOptions& stages) 
   if (stages.ranks_each > 1)
     refuse_plan(
         "--cluster and --stages: ranks that share a process are not simulated; give pipeline=");
-  if (stages.tensor > 1) refuse_plan("--cluster and --ranks tensor=N: not simulated yet");
   if (stages.shard_weights)
     refuse_plan("--cluster and --shard-weights: weights on their way are not simulated yet");
-  if (stages.expert > 1)
-    refuse_plan(
-        "--cluster and --ranks expert=N: rows on their way to experts are not simulated yet");
 }
 
 // The stages that `--ranks` asks for; an Error for those that `strata train` refuses.
@@ -58,10 +55,8 @@ void print_rank_tables(const PlanOptions& options, const engine::RunPlan& plan,
   fmt::print("{}{}{}", table.text(), planner::parts_text(plan), behind);
 }
 
-// What ranks of a plan send, and on a cluster when: a step was made of a batch. `within_stages`: of
-// that what ranks of the same stage send to each other for passes.
+// What ranks of a plan send, and on a cluster when: a step was made of a batch.
 void print_ranks(const PlanOptions& options, const ClusterStep& step,
-                 std::span<const engine::SentBytes> within_stages,
                  const engine::MachineLimits& limits, const std::optional<Cluster>& cluster) {
   std::optional<schedule::Simulation> simulation;
   if (cluster) {
@@ -76,7 +71,9 @@ void print_ranks(const PlanOptions& options, const ClusterStep& step,
   const api::AdapterSlot slot = step.batch.sequences.front().slot;
   std::vector<engine::SentBytes> sent =
       engine::plan_sends(step.plan.pipeline, step.engine, step.batch, {&slot, 1});
-  for (size_t rank = 0; rank < within_stages.size(); ++rank) sent[rank] += within_stages[rank];
+  for (const StageMessages& stage : step.messages) {
+    for (size_t rank = 0; rank < sent.size(); ++rank) sent[rank] += stage.sent[rank];
+  }
   if (!options.json)
     return print_rank_tables(options, step.plan, limits, sent_table("a step sends", sent));
   boost::json::object line =
@@ -97,40 +94,14 @@ engine::MachineLimits limits_of_pipeline(const Cluster& cluster,
           .source = cluster.limits.source};
 }
 
-// What ranks that have parts of a stage's weights send to each other for a step's passes; none
-// where there are no such ranks.
-std::vector<engine::SentBytes> plan_messages_within_stages(const LoadSpec& spec,
-                                                           const planner::Division& division,
-                                                           const planner::RunShape& shape,
-                                                           const train::BaseStep& how,
-                                                           ClusterStep step) {
-  const engine::PipelinePlan& pipeline = step.plan.pipeline;
-  if (pipeline.num_alike() == 1) return {};
-  std::vector<engine::SentBytes> sent(static_cast<size_t>(pipeline.num_ranks_in_all()));
-  const auto engines =
-      make_part_engines(spec, step.engine, division,
-                        shape.pass.train_base ? std::optional<train::BaseStep>(how) : std::nullopt);
-  if (engines.empty())
-    engine::add_messages_within_stage(pipeline, 0, step.engine, step.batch, sent);
-  for (size_t stage = 0; stage < engines.size(); ++stage) {
-    engine::Engine& part = *engines[stage];
-    part.set_pass_options(step.plan.micro_tokens, step.plan.recompute.recompute, pipeline.regions);
-    if (!shape.pass.train_base) part.plan_adapter(shape.pass.modules);
-    engine::add_messages_within_stage(pipeline, static_cast<int>(stage), part, step.batch, sent);
-  }
-  return sent;
-}
-
 }  // namespace
 
 int print_ranks_plan(const PlanOptions& options) {
   LoadSpec spec = read_training_spec(options);
   const StageOptions stages = stages_of_ranks(options, spec.parsed.config);
   check_memory_options(options.memory, options.recompute, options.offload);
-  if (stages.shard_weights) spec.share = {.num_ranks = stages.data};
-  spec.tensor = {.num_ranks = stages.tensor};
-  spec.expert = {.num_ranks = stages.expert};
-  const std::unique_ptr<engine::Engine> engine = make_planning_engine(spec);
+  const std::unique_ptr<engine::Engine> engine =
+      make_planning_engine(with_planned_share(spec, stages));
   check_indexer_loss(options, *engine);
   const planner::Division division =
       plan_division(engine->config(), stages, spec, !options.memory.empty());
@@ -154,10 +125,11 @@ int print_ranks_plan(const PlanOptions& options) {
   api::AdapterSlot slot = api::AdapterSlot::kBase;
   if (!shape.pass.train_base) slot = engine->plan_adapter(shape.pass.modules);
   const PlannedBatch step(shape, slot);
-  const ClusterStep planned = {plan, *engine, shape, step.batch()};
-  print_ranks(options, planned,
-              plan_messages_within_stages(spec, division, shape, step_of(options), planned), limits,
-              cluster);
+  ClusterStep planned = {plan, *engine, shape, step.batch()};
+  const std::vector<StageMessages> messages =
+      plan_stage_messages(spec, division, plan, shape, step_of(options));
+  planned.messages = messages;
+  print_ranks(options, planned, limits, cluster);
   return 0;
 }
 

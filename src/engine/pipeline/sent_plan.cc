@@ -419,8 +419,9 @@ void count_pass(Engine& engine, const api::Batch& batch, const Round& round, siz
       [&](Backend& counter) { count_pass_memory(counter, engine, work, micro_batch.state()); });
 }
 
-void add_tensor_messages(const PipelinePlan& plan, int stage, Engine& engine,
-                         const api::Batch& batch, std::vector<SentBytes>& all) {
+StageWaits add_tensor_messages(const PipelinePlan& plan, int stage, Engine& engine,
+                               const api::Batch& batch, std::vector<SentBytes>& all) {
+  StageWaits waits;
   model::TensorRanks& ranks = *engine.model().weights->tensor_ranks();
   Round round;
   round.num_dealt = plan.data;
@@ -439,13 +440,16 @@ void add_tensor_messages(const PipelinePlan& plan, int stage, Engine& engine,
         sent[Sent::kActivations] += bytes.gathered;
         sent[Sent::kActivationGradients] += bytes.summed;
       }
+      waits.activations += ranks.counted_waits().gathers;
+      waits.activation_gradients += ranks.counted_waits().sums;
     }
   }
+  return waits;
 }
 
 // The most that rows may be, since what is sent is what routers choose.
-void add_expert_messages(const PipelinePlan& plan, int stage, Engine& engine,
-                         const api::Batch& batch, std::vector<SentBytes>& all) {
+StageWaits add_expert_messages(const PipelinePlan& plan, int stage, Engine& engine,
+                               const api::Batch& batch, std::vector<SentBytes>& all) {
   model::ExpertRanks& ranks = *engine.model().weights->expert_ranks();
   ranks.reset_count();
   model::DealtRows dealt;
@@ -464,6 +468,7 @@ void add_expert_messages(const PipelinePlan& plan, int stage, Engine& engine,
     sent[Sent::kActivationGradients] += bytes.row_gradients;
     sent[Sent::kControl] += bytes.counts;
   }
+  return {ranks.counted_waits().rows, ranks.counted_waits().row_gradients};
 }
 
 }  // namespace
@@ -481,10 +486,11 @@ std::vector<SentBytes> plan_sends(const PipelinePlan& plan, Engine& engine, cons
   return all;
 }
 
-void add_messages_within_stage(const PipelinePlan& plan, int stage, Engine& engine,
-                               const api::Batch& batch, std::vector<SentBytes>& all) {
-  if (plan.tensor > 1) add_tensor_messages(plan, stage, engine, batch, all);
-  if (plan.expert > 1) add_expert_messages(plan, stage, engine, batch, all);
+StageWaits add_messages_within_stage(const PipelinePlan& plan, int stage, Engine& engine,
+                                     const api::Batch& batch, std::vector<SentBytes>& all) {
+  CHECK(plan.tensor == 1 || plan.expert == 1, plan.tensor, plan.expert);
+  if (plan.tensor > 1) return add_tensor_messages(plan, stage, engine, batch, all);
+  return plan.expert > 1 ? add_expert_messages(plan, stage, engine, batch, all) : StageWaits();
 }
 
 }  // namespace strata::engine

@@ -19,9 +19,15 @@ namespace strata::engine {
 std::vector<SentBytes> plan_sends(const PipelinePlan& plan, Engine& engine, const api::Batch& batch,
                                   std::span<const api::AdapterSlot> stepped);
 
+// How often the ranks of a stage wait for each other in the passes of a batch: for values, and for
+// gradients of values.
+struct StageWaits {
+  int64_t activations = 0, activation_gradients = 0;
+};
+
 // Adds that to what all ranks send, of the ranks of a stage, which `engine` has: by running every
 // pass of it on a backend that only counts.
-void add_messages_within_stage(const PipelinePlan& plan, int stage, Engine& engine,
-                               const api::Batch& batch, std::vector<SentBytes>& all);
+StageWaits add_messages_within_stage(const PipelinePlan& plan, int stage, Engine& engine,
+                                     const api::Batch& batch, std::vector<SentBytes>& all);
 
 }  // namespace strata::engine

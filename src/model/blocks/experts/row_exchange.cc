@@ -67,6 +67,7 @@ void RowExchange::fill_for_count() {
 
 // The most that each rank may send.
 void RowExchange::count_sent(int64_t bytes_of_row_out, int64_t bytes_of_row_back) const {
+  ranks_of(*pass_).count_wait(tag_);
   for (int from = 0; from < num_ranks(); ++from) {
     const int64_t of_others = std::min(top_k_, num_experts_ - num_experts_of(from));
     int64_t back = 0;
