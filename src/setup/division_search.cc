@@ -17,6 +17,7 @@
 #include "setup/engine_setup.h"
 #include "setup/ranks.h"
 #include "setup/simulated_step.h"
+#include "setup/stage_messages.h"
 
 namespace strata::apps {
 namespace {
@@ -42,7 +43,7 @@ std::set<int> numbers_of_microbatches(int ranks, int64_t most) {
   return numbers;
 }
 
-// Divisions that have the same stages and data ranks, with the engines that plan all of them.
+// Divisions that have the same stages and ranks, with the engines that plan all of them.
 struct Group {
   std::vector<StageOptions> divisions = {};
   std::string layers = {};  // of each stage, as --layers-per-stage has them
@@ -65,10 +66,12 @@ std::string layers_text(const engine::PipelinePlan& plan) {
   return text;
 }
 
-StageOptions options_of(int pipeline, int data, int chunks, std::string_view schedule,
-                        int microbatches) {
+StageOptions options_of(const schedule::ParallelLayout& layout, int chunks,
+                        std::string_view schedule, int microbatches) {
   StageOptions stages;
-  stages.ranks = fmt::format("pipeline={},data={}", pipeline, data);
+  stages.ranks = fmt::format("pipeline={},data={}", layout.pipeline, layout.data);
+  if (layout.expert > 1) stages.ranks += fmt::format(",expert={}", layout.expert);
+  if (layout.tensor > 1) stages.ranks += fmt::format(",tensor={}", layout.tensor);
   stages.chunks = chunks == 1 ? 0 : chunks;
   stages.schedule = schedule;
   stages.microbatches = microbatches;
@@ -92,9 +95,17 @@ class Search {
          DivisionSearch::Report report)
       : search_(search), shape_of_(shape_of), report_(report), spec_(search.spec) {}
 
-  // The bounds of all are found first, and then, from the least one on, what there is in truth.
   FoundDivisions run() {
-    const std::vector<Group> groups = make_groups();
+    check_layout({.data = search_.num_ranks}, spec_.parsed.config);
+    search(plain_layouts());
+    if (found_.best.empty()) search(layouts_that_divide_stages());
+    return std::move(found_);
+  }
+
+ private:
+  // The bounds of all are found first, and then, from the least one on, what there is in truth.
+  void search(const std::vector<schedule::ParallelLayout>& layouts) {
+    const std::vector<Group> groups = make_groups(layouts);
     std::vector<Candidate> candidates = find_candidates(groups);
     std::ranges::stable_sort(candidates, {}, &Candidate::bound);
     const auto total = std::ssize(candidates);
@@ -108,10 +119,8 @@ class Search {
       try_candidate(candidate);
     }
     report_(total, total);
-    return std::move(found_);
   }
 
- private:
   // What is slower than this is not kept.
   [[nodiscard]] double slowest_kept() const {
     return found_.best.size() < kMostFound ? std::numeric_limits<double>::infinity()
@@ -125,29 +134,61 @@ class Search {
     return plan_division(group.whole->config(), stages, spec_);
   }
 
-  [[nodiscard]] std::vector<Group> make_groups() {
-    std::vector<Group> groups;
-    const model::ModelConfig& config = spec_.parsed.config;
-    check_layout({.data = search_.num_ranks}, config);
+  [[nodiscard]] std::vector<schedule::ParallelLayout> plain_layouts() const {
+    std::vector<schedule::ParallelLayout> layouts;
     for (int pipeline = 1; pipeline <= search_.num_ranks; ++pipeline) {
-      if (search_.num_ranks % pipeline != 0) continue;
+      if (search_.num_ranks % pipeline == 0)
+        layouts.push_back({.pipeline = pipeline, .data = search_.num_ranks / pipeline});
+    }
+    return layouts;
+  }
+  // Those of them with some of the data ranks as expert ranks or as tensor ranks.
+  [[nodiscard]] std::vector<schedule::ParallelLayout> layouts_that_divide_stages() const {
+    std::vector<schedule::ParallelLayout> layouts;
+    for (const schedule::ParallelLayout& plain : plain_layouts()) {
+      for (int alike = 2; alike <= plain.data; ++alike) {
+        if (plain.data % alike != 0) continue;
+        for (const bool expert : {true, false}) {
+          schedule::ParallelLayout layout = plain;
+          layout.data /= alike;
+          (expert ? layout.expert : layout.tensor) = alike;
+          if (is_allowed(layout)) layouts.push_back(layout);
+        }
+      }
+    }
+    return layouts;
+  }
+  // Whether the program runs it.
+  [[nodiscard]] bool is_allowed(const schedule::ParallelLayout& layout) const {
+    if (layout.tensor > 1 && search_.how && search_.how->muon) return false;
+    try {
+      check_layout_of_passes(layout, {}, spec_.parsed.config);
+    } catch (const Error&) {
+      return false;
+    }
+    return true;
+  }
+
+  [[nodiscard]] std::vector<Group> make_groups(
+      const std::vector<schedule::ParallelLayout>& layouts) {
+    std::vector<Group> groups;
+    for (const schedule::ParallelLayout& layout : layouts) {
       for (const int chunks : kChunks) {
-        if (int64_t{pipeline} * chunks > config.num_layers()) break;
-        if (chunks > 1 && (pipeline == 1 || !search_.tries_chunks)) break;
-        groups.push_back(make_group(pipeline, chunks));
+        if (int64_t{layout.pipeline} * chunks > spec_.parsed.config.num_layers()) break;
+        if (chunks > 1 && (layout.pipeline == 1 || !search_.tries_chunks)) break;
+        groups.push_back(make_group(layout, chunks));
       }
     }
     return groups;
   }
 
   // Has one division at least: a step of one micro-batch.
-  [[nodiscard]] Group make_group(int pipeline, int chunks) {
-    const int data = search_.num_ranks / pipeline;
-    const StageOptions one =
-        pipeline == 1 ? options_of(1, data, 1, StageOptions().schedule, 1)
-                      : options_of(pipeline, data, chunks, chunks == 1 ? "gpipe" : "zb1p", 1);
-    Group group = {.whole = make_planning_engine(spec_)};
-    group.whole->set_share({.num_owners = data});
+  [[nodiscard]] Group make_group(const schedule::ParallelLayout& layout, int chunks) {
+    const StageOptions one = layout.pipeline == 1
+                                 ? options_of(layout, 1, StageOptions().schedule, 1)
+                                 : options_of(layout, chunks, chunks == 1 ? "gpipe" : "zb1p", 1);
+    Group group = {.whole = make_planning_engine(with_planned_share(spec_, with_ranks(one)))};
+    group.whole->set_share({.num_owners = layout.data * layout.expert});
     const planner::Division division = plan_division(group.whole->config(), with_ranks(one), spec_);
     group.layers = layers_text(division.told);
     group.parts = make_part_engines(spec_, *group.whole, division, search_.how);
@@ -159,24 +200,25 @@ class Search {
       num_sequences_ = std::ssize(shape.lengths);
       batch_.emplace(shape, api::AdapterSlot::kBase);
     }
-    if (pipeline == 1) {
+    if (layout.pipeline == 1) {
       group.divisions = {one};
     } else {
-      group.divisions = divisions_in_stages(pipeline, chunks);
+      group.divisions = divisions_in_stages(layout, chunks);
     }
     return group;
   }
 
-  [[nodiscard]] std::vector<StageOptions> divisions_in_stages(int pipeline, int chunks) const {
-    const int data = search_.num_ranks / pipeline;
+  [[nodiscard]] std::vector<StageOptions> divisions_in_stages(
+      const schedule::ParallelLayout& layout, int chunks) const {
+    const int pipeline = layout.pipeline, dealing = layout.data * layout.expert;
     const auto schedules = chunks == 1 ? std::span(kOneChunk) : std::span(kSeveralChunks);
     std::vector<StageOptions> divisions;
-    for (const int microbatches : numbers_of_microbatches(pipeline, num_sequences_ / data)) {
+    for (const int microbatches : numbers_of_microbatches(pipeline, num_sequences_ / dealing)) {
       for (const std::string_view schedule : schedules) {
         // Training refuses it, too (check_deferred_weight_grads).
-        if (search_.how && data > 1 && schedule == "zb1p") continue;
+        if (search_.how && dealing > 1 && schedule == "zb1p") continue;
         if (has_microbatches(schedule, pipeline, microbatches))
-          divisions.push_back(options_of(pipeline, data, chunks, schedule, microbatches));
+          divisions.push_back(options_of(layout, chunks, schedule, microbatches));
       }
     }
     return divisions;
@@ -222,8 +264,10 @@ class Search {
       const std::vector<int64_t> bytes = plan.bytes_of_ranks();
       least = std::ranges::max(bytes);
       if (!fits_cluster(bytes, search_.cluster)) continue;
+      const std::vector<StageMessages> messages = plan_stage_messages(
+          spec_, division, plan, shape, search_.how.value_or(train::BaseStep()));
       const schedule::Simulation simulation =
-          simulate_step({plan, *group.whole, shape, batch_->batch()}, search_.cluster,
+          simulate_step({plan, *group.whole, shape, batch_->batch(), messages}, search_.cluster,
                         /*keeps_spans=*/false);
       ++found_.num_simulated;
       return keep({.stages = candidate.stages,

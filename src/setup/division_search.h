@@ -18,7 +18,9 @@ namespace strata::apps {
 // What is searched through: every divisor of the ranks as the length of a pipeline, with as many
 // data ranks as that leaves; of a pipeline every schedule that has a name, with each of the chunks,
 // and micro-batches that are powers of two or such multiples of the ranks of a pipeline, up to one
-// for each sequence of a data rank. A model without a pipeline is cut into passes.
+// for each sequence of a data rank. A model without a pipeline is cut into passes. Where none of
+// these has the memory, expert ranks and tensor ranks are tried, of every number that divides the
+// model: each holds less of a stage's weights, and they wait for each other.
 struct DivisionSearch {
   using ShapeOf = FunctionRef<planner::RunShape(const engine::Engine& whole,
                                                 const planner::Division& division)>;

@@ -146,6 +146,41 @@ TEST_F(PlanSearch, WhatDoesNotFitRecomputesOrIsLeftOut) {
                         " fits: a rank has 97.7 KiB, and the smallest of "));
 }
 
+// Of a mixture of experts whose stages no rank has the memory for, ranks have parts of them.
+TEST_F(PlanSearch, WhatStagesAreTooLargeForIsDividedFurther) {
+  PlanOptions o = options(4);
+  o.model = path_of("qwen3_moe");
+  const boost::json::object roomy = plan(o);
+  for (const boost::json::value& found : roomy.at("best").as_array()) {
+    EXPECT_EQ(found.at("ranks").as_string().find("expert="), std::string::npos);
+    EXPECT_EQ(found.at("ranks").as_string().find("tensor="), std::string::npos);
+  }
+  int64_t least = INT64_MAX;
+  for (const char* ranks : {"pipeline=1,data=4", "pipeline=2,data=2"}) {
+    boost::json::value one = division(ranks, "gpipe", 1, 1);
+    one.as_object()["recompute"] = "full";
+    const boost::json::object by_rank = plan(by_hand(o, one));
+    for (const boost::json::value& rank : by_rank.at("ranks").as_array())
+      least = std::min(least, rank.at("peak_bytes").as_int64());
+  }
+  bool any = false;
+  for (int64_t memory = least - 1; memory > least / 2; memory -= least / 16) {
+    PlanOptions less = options(4, std::to_string(memory));
+    less.model = o.model;
+    if (!fault(less).empty()) break;
+    const boost::json::object found = plan(less);
+    for (const boost::json::value& one : found.at("best").as_array()) {
+      const std::string ranks(one.at("ranks").as_string());
+      EXPECT_LE(one.at("peak_bytes").as_int64(), memory);
+      any = any || ranks.find("expert=") != std::string::npos ||
+            ranks.find("tensor=") != std::string::npos;
+      const boost::json::object same = plan(by_hand(less, one));
+      EXPECT_EQ(seconds(same), seconds(one)) << ranks;
+    }
+  }
+  EXPECT_TRUE(any);
+}
+
 TEST_F(PlanSearch, PrintsTheCommandThatTrainsSo) {
   PlanOptions o = options(2);
   o.rank = 4;

@@ -117,12 +117,14 @@ void check_can_search(const PlanOptions& options) {
 
 int print_found_divisions(const PlanOptions& options, const DivisionSearch& search,
                           DivisionSearch::ShapeOf shape_of) {
-  std::optional<report::Progress> progress;
+  std::optional<report::Progress> progress;  // of each time that it goes through divisions
   const FoundDivisions found = search_divisions(search, shape_of, [&](int64_t done, int64_t total) {
     if (!progress) progress.emplace(report::ProgressOptions{.label = "search", .total = total});
     progress->update(done);
+    if (done < total) return;
+    progress->finish();
+    progress.reset();
   });
-  if (progress) progress->finish();
   check_found(found, search);
   const std::string command = command_text(options, found.best.front());
   if (!options.json) {
