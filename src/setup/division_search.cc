@@ -248,35 +248,58 @@ class Search {
                               search_.cluster);
   }
 
-  void try_candidate(const Candidate& candidate) {
-    const Group& group = *candidate.group;
-    int64_t least = 0;
-    for (const std::string& recompute : search_.recompute) {
-      spec_.recompute = parse_recompute(recompute);
-      const planner::Division division = division_of(group, candidate.stages);
-      const planner::RunShape shape = shape_of_(*group.whole, division);
-      planner::TrainRun run = {.whole = *group.whole,
-                               .division = division,
-                               .shape = shape,
-                               .recompute = spec_.recompute.policy};
-      for (const auto& part : group.parts) run.stages.push_back(part.get());
-      const engine::RunPlan plan = planner::plan_run(run);
-      const std::vector<int64_t> bytes = plan.bytes_of_ranks();
-      least = std::ranges::max(bytes);
-      if (!fits_cluster(bytes, search_.cluster)) continue;
-      const std::vector<StageMessages> messages = plan_stage_messages(
-          spec_, division, plan, shape, search_.how.value_or(train::BaseStep()));
-      const schedule::Simulation simulation =
-          simulate_step({plan, *group.whole, shape, batch_->batch(), messages}, search_.cluster,
-                        /*keeps_spans=*/false);
-      ++found_.num_simulated;
-      return keep({.stages = candidate.stages,
-                   .recompute = recompute,
-                   .seconds = simulation.seconds,
-                   .bubble_share = simulation.bubble_share,
-                   .peak_bytes = least});
+  // A division with what is recomputed in it.
+  struct Planned {
+    planner::Division division;
+    planner::RunShape shape;
+    engine::RunPlan plan;
+    [[nodiscard]] int64_t most_bytes() const { return std::ranges::max(plan.bytes_of_ranks()); }
+    [[nodiscard]] bool fits(const Cluster& cluster) const {
+      return fits_cluster(plan.bytes_of_ranks(), cluster);
     }
-    note_too_large(least);
+  };
+  [[nodiscard]] Planned plan_recomputing(const Candidate& candidate, const std::string& recompute) {
+    const Group& group = *candidate.group;
+    spec_.recompute = parse_recompute(recompute);
+    Planned planned;
+    planned.division = division_of(group, candidate.stages);
+    planned.shape = shape_of_(*group.whole, planned.division);
+    planner::TrainRun run = {.whole = *group.whole,
+                             .division = planned.division,
+                             .shape = planned.shape,
+                             .recompute = spec_.recompute.policy};
+    for (const auto& part : group.parts) run.stages.push_back(part.get());
+    planned.plan = planner::plan_run(run);
+    return planned;
+  }
+
+  // Most that are too large are so with all that can be recomputed: that is planned first.
+  void try_candidate(const Candidate& candidate) {
+    const std::string& last = search_.recompute.back();
+    const Planned smallest = plan_recomputing(candidate, last);
+    if (!smallest.fits(search_.cluster)) return note_too_large(smallest.most_bytes());
+    for (const std::string& recompute : search_.recompute) {
+      if (recompute == last) break;
+      const Planned planned = plan_recomputing(candidate, recompute);
+      if (planned.fits(search_.cluster)) return simulate(candidate, planned, recompute);
+    }
+    spec_.recompute = parse_recompute(last);
+    simulate(candidate, smallest, last);
+  }
+
+  void simulate(const Candidate& candidate, const Planned& planned, const std::string& recompute) {
+    const std::vector<StageMessages> messages =
+        plan_stage_messages(spec_, planned.division, planned.plan, planned.shape,
+                            search_.how.value_or(train::BaseStep()));
+    const schedule::Simulation simulation = simulate_step(
+        {planned.plan, *candidate.group->whole, planned.shape, batch_->batch(), messages},
+        search_.cluster, /*keeps_spans=*/false);
+    ++found_.num_simulated;
+    keep({.stages = candidate.stages,
+          .recompute = recompute,
+          .seconds = simulation.seconds,
+          .bubble_share = simulation.bubble_share,
+          .peak_bytes = planned.most_bytes()});
   }
 
   void note_too_large(int64_t bytes) {
