@@ -3,6 +3,7 @@
 `ATTACKS`, and `CROWDED` for a server whose keys name 3,000 tenants, of (what, want, send(world))."""
 import concurrent.futures
 import contextlib
+import itertools
 import json
 import os
 import select
@@ -241,22 +242,46 @@ def listers(w, count=200, copies=80):
     return f"{429 if 429 in codes else sorted(codes)}; {code}"
 
 
+ROWS_AT_ONCE = 20  # in a transaction: the server waits for each
+
+
+def put_copies(data, table, copies):
+    """Rows, put into the database as so many calls would."""
+    with contextlib.closing(sqlite3.connect(f"{data}/strata.db", timeout=30)) as store:
+        while rows := list(itertools.islice(copies, ROWS_AT_ONCE)):
+            with store:
+                for row in rows:
+                    store.execute(f"INSERT INTO {table} VALUES ({','.join('?' * len(row))})", list(row.values()))
+
+
+def take_out(data, table, where, values):
+    with contextlib.closing(sqlite3.connect(f"{data}/strata.db", timeout=30)) as store:
+        deleted = 1
+        while deleted:
+            with store:
+                deleted = store.execute(f"DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE {where} LIMIT {ROWS_AT_ONCE})",
+                                        values).rowcount
+
+
+def row_of(data, table, id_name, id_value):
+    """The first row of that id, by the names of its columns."""
+    with contextlib.closing(sqlite3.connect(f"{data}/strata.db", timeout=30)) as store:
+        names = [row[1] for row in store.execute(f"PRAGMA table_info({table})")]
+        return dict(zip(names, store.execute(f"SELECT * FROM {table} WHERE {id_name} = ?", [id_value]).fetchone()))
+
+
 def many_checkpoints(w, count=1500):
     """A run of 1,500 checkpoints of 16 KiB of metadata each, put into the database as so many saves would; who asks for no page."""
     model = w.wire.model(w.session, 231, rank=1)
     model.save("first")
     data = w.process.args[w.process.args.index("--data") + 1]
     text = json.dumps({f"k{i}": "x" * 480 for i in range(32)})
-    with contextlib.closing(sqlite3.connect(f"{data}/strata.db", timeout=30)) as store, store:
-        names = [row[1] for row in store.execute("PRAGMA table_info(checkpoints)")]
-        row = dict(zip(names, store.execute("SELECT * FROM checkpoints WHERE run_id = ?", [model.id]).fetchone()))
-        for i in range(count):
-            copy = {**row, "id": os.urandom(16).hex(), "name": f"n{i}", "number": row["number"] + 1 + i, "user_metadata": text}
-            store.execute(f"INSERT INTO checkpoints VALUES ({','.join('?' * len(names))})", [copy[name] for name in names])
+    row = row_of(data, "checkpoints", "run_id", model.id)
+    put_copies(data, "checkpoints",
+               ({**row, "id": os.urandom(16).hex(), "name": f"n{i}", "number": row["number"] + 1 + i, "user_metadata": text} for i in range(count)))
     reply = w.reader.get(f"training_runs/{model.id}/checkpoints")
     page = w.reader.get(f"training_runs/{model.id}/checkpoints?limit=10&offset=1495")
-    with contextlib.closing(sqlite3.connect(f"{data}/strata.db", timeout=30)) as store, store:
-        store.execute("DELETE FROM checkpoints WHERE run_id = ? AND name <> 'first'", [model.id])
+    take_out(data, "checkpoints", "run_id = ? AND name <> 'first'", [model.id])
     w.wire.result(w.wire.post("unload_model", {"model_id": model.id}))
     shown, cursor = reply.json()["checkpoints"], reply.json()["cursor"]
     assert cursor == {"offset": 0, "limit": len(shown), "total_count": count + 1} and len(page.json()["checkpoints"]) == 6, cursor
@@ -269,20 +294,17 @@ def session_of_many_runs(w, count=3000):
     model = w.wire.model(session, 0, rank=1)
     data = w.process.args[w.process.args.index("--data") + 1]
     text = json.dumps({f"k{i}": "x" * 480 for i in range(32)})
-    with contextlib.closing(sqlite3.connect(f"{data}/strata.db", timeout=30)) as store, store:
-        names = [row[1] for row in store.execute("PRAGMA table_info(runs)")]
-        row = dict(zip(names, store.execute("SELECT * FROM runs WHERE id = ?", [model.id]).fetchone()))
-        for i in range(1, count):
-            copy = {**row, "id": f"{session}:train:{i}", "model_seq": i, "number": row["number"] + i, "state": "unloaded", "user_metadata": text}
-            store.execute(f"INSERT INTO runs VALUES ({','.join('?' * len(names))})", [copy[name] for name in names])
+    row = row_of(data, "runs", "id", model.id)
+    put_copies(data, "runs", ({**row, "id": f"{session}:train:{i}", "model_seq": i, "number": row["number"] + i, "state": "unloaded",
+                               "user_metadata": text} for i in range(1, count)))
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         moved = pool.submit(lambda: w.wire.http.put(f"sessions/{session}/project", json={"project_id": "elsewhere"}, timeout=60).status_code)
         codes = set()
         while not moved.done():
             codes.add(w.other.post("create_session", {"tags": []}).status_code)
-    with contextlib.closing(sqlite3.connect(f"{data}/strata.db", timeout=30)) as store, store:
+    with contextlib.closing(sqlite3.connect(f"{data}/strata.db", timeout=30)) as store:
         left = store.execute("SELECT COUNT(*) FROM runs WHERE session_id = ? AND project_id <> 'elsewhere'", [session]).fetchone()[0]
-        store.execute("DELETE FROM runs WHERE session_id = ? AND model_seq > 0", [session])
+    take_out(data, "runs", "session_id = ? AND model_seq > 0", [session])
     w.wire.result(w.wire.post("unload_model", {"model_id": model.id}))
     return f"{moved.result()}, {left} left; {', '.join(str(code) for code in sorted(codes))}"
 
