@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "model/expert_ranks.h"
 #include "model/tensor_ranks.h"
 #include "ops/elementwise.h"
 
@@ -37,10 +38,12 @@ std::string own_modules(const model::LoraAdapter& part) {
   return own;
 }
 
-// Tensor ranks all have the same modules, of which the first one's are gathered.
+// Tensor and expert ranks all have the same modules, of which the first one's are gathered.
 bool gives_modules(const Engine& engine) {
-  const model::TensorRanks* const ranks = engine.model().weights->tensor_ranks();
-  return ranks == nullptr || ranks->share().rank == 0;
+  const model::TensorRanks* const of_matrices = engine.model().weights->tensor_ranks();
+  const model::ExpertRanks* const of_experts = engine.model().weights->expert_ranks();
+  return (of_matrices == nullptr || of_matrices->share().rank == 0) &&
+         (of_experts == nullptr || of_experts->share().rank == 0);
 }
 
 // The letters of each rank, on rank 0; elsewhere nothing.

@@ -90,7 +90,8 @@ void Stages::add_stage(Stage stage) {
 }
 
 int64_t Stages::pass_tokens() const {
-  return plan_.table.num_microbatches * engine().options().pass_tokens;
+  return int64_t{plan_.num_dealing()} * plan_.table.num_microbatches *
+         engine().options().pass_tokens;
 }
 
 api::BatchResult Stages::run(const api::Batch& batch, const Interruption* breaks) {

@@ -16,7 +16,8 @@
 namespace strata::engine {
 namespace {
 
-// Beyond the tags of stages, which have no data ranks here (engine/pipeline/rank_stages.cc).
+// Between the tags of ranks that deal passes out and those of tensor and expert ranks, where there
+// are no divided weights (engine/pipeline/rank_stages.cc).
 constexpr int64_t kFirstTag = 3 << 17;
 constexpr int64_t kTurnTag = 0, kReadTag = 1, kGoTag = 2;
 

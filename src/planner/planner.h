@@ -44,6 +44,7 @@ struct ServedModel {
   std::vector<engine::Engine*> stages;
   const engine::PipelinePlan* plan = nullptr;
   int first_stage = 0;  // of these, in the plan
+  int num_dealing = 1;  // ranks that deal passes out among themselves, where there is no plan
 };
 
 // A server's models, and what may be asked of them.

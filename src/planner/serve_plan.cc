@@ -54,7 +54,7 @@ PlannedPasses plan_stage_passes(const ServedModel& model, size_t stage, int64_t 
   const engine::PlanShape shape = served_pass_shape(engine, tokens, rank, expert_rank);
   if (model.plan == nullptr) {
     const int64_t bytes = engine::plan_pass(engine, shape).total();
-    return {bytes, bytes};
+    return {bytes, bytes + engine::in_flight_gradient_bytes(engine, shape, model.num_dealing)};
   }
   const engine::StagePlan plan =
       engine::plan_stage(*model.plan, model.first_stage + static_cast<int>(stage), engine, shape);
@@ -94,6 +94,7 @@ int64_t plan_sampling_step_bytes(engine::Engine& engine, bool in_stages, int64_t
   engine::PlanShape shape = served_pass_shape(engine, step, rank, expert_rank);
   shape.backward = false;
   shape.in_stages = in_stages;
+  shape.is_dealt = false;
   if (drafts > 0) {
     // Drafts come behind every token of the step, those of a training pass behind all but one.
     shape.mtp = true;

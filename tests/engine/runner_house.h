@@ -33,20 +33,23 @@ inline std::string tiny_model_dir(const TinyEngine& setup) {
 inline PipelinePlan tiny_plan(const TinyEngine& setup, int num_stages) {
   const int64_t num_layers = model::load_config(tiny_model_dir(setup), false).config.num_layers();
   const std::vector<double> costs(static_cast<size_t>(num_layers), 1.0);
+  const bool is_divided = num_stages > 1;
   PipelinePlan plan =
       make_pipeline_plan(schedule::generate({.kind = schedule::Kind::k1f1b,
                                              .num_ranks = num_stages,
-                                             .num_microbatches = 2 * num_stages}),
+                                             .num_microbatches = is_divided ? 2 * num_stages : 1}),
                          /*forwarding_delay=*/1, balance_layers(costs, 0.0, 0.5, num_stages));
-  plan.any_length = true;
+  plan.any_length = is_divided;
   return plan;
 }
 
 inline std::unique_ptr<Engine> tiny_stage(const TinyEngine& setup, const model::LayerRange& part,
-                                          const model::TensorShare& tensor = {}) {
+                                          const model::TensorShare& tensor = {},
+                                          const model::ExpertShare& expert = {}) {
   auto backend = std::make_unique<CpuBackend>(choose_cpu_path(), test_threads(setup.threads));
-  auto model = model::load_model(*backend, tiny_model_dir(setup),
-                                 {.compute_dtype = setup.dtype, .part = part, .tensor = tensor});
+  auto model = model::load_model(
+      *backend, tiny_model_dir(setup),
+      {.compute_dtype = setup.dtype, .part = part, .tensor = tensor, .expert = expert});
   return std::make_unique<Engine>(std::move(backend), std::move(model), setup.options);
 }
 
@@ -63,12 +66,20 @@ inline std::unique_ptr<Stages> tiny_stages(const TinyEngine& setup, int num_stag
   return std::make_unique<Stages>(std::move(plan), std::move(engines));
 }
 
-// The stage of one of several ranks, of which so many divide each matrix.
-inline std::unique_ptr<Stages> tiny_stages(const TinyEngine& setup, Comm& comm, int tensor) {
-  PipelinePlan plan = tiny_plan(setup, comm.size() / tensor);
-  plan.tensor = tensor;
-  auto stage = tiny_stage(setup, plan.layers[static_cast<size_t>(comm.rank() / tensor)],
-                          plan.tensor_share(comm.rank()));
+// How ranks have parts of the same stage.
+struct StageShares {
+  int tensor = 1, expert = 1;
+};
+
+// The stage of one of several ranks.
+inline std::unique_ptr<Stages> tiny_stages(const TinyEngine& setup, Comm& comm,
+                                           const StageShares& shares) {
+  const int alike = shares.tensor * shares.expert;
+  PipelinePlan plan = tiny_plan(setup, comm.size() / alike);
+  plan.tensor = shares.tensor;
+  plan.expert = shares.expert;
+  auto stage = tiny_stage(setup, plan.layers[static_cast<size_t>(comm.rank() / alike)],
+                          plan.tensor_share(comm.rank()), plan.expert_share(comm.rank()));
   return std::make_unique<Stages>(comm, std::move(plan), std::move(stage));
 }
 
@@ -78,8 +89,8 @@ struct Server {
       : Server(Loaded{}, tiny_stages(setup, num_stages), limits, options) {}
   // One of several processes, of which the first leads.
   Server(const TinyEngine& setup, Comm& comm, const AdapterLimits& limits = {},
-         const RunnerOptions& options = {}, int tensor = 1)
-      : Server(Loaded{}, tiny_stages(setup, comm, tensor), limits, options) {
+         const RunnerOptions& options = {}, const StageShares& shares = {})
+      : Server(Loaded{}, tiny_stages(setup, comm, shares), limits, options) {
     if (comm.rank() == 0) turns.emplace(comm);
   }
   struct Loaded {};  // stages that are there

@@ -301,9 +301,9 @@ TEST(Data, FewGradientsAreOnTheirWay) {
       runner.run(batch, nullptr);
       if (comm.rank() > 0) return;
       PlanShape shape = {.backward = true, .train_base = parameters, .several_rounds = false};
-      planned = in_flight_gradient_bytes(engine, shape);
+      planned = in_flight_gradient_bytes(engine, shape, plan.data);
       shape.several_rounds = true;
-      all = in_flight_gradient_bytes(engine, shape);
+      all = in_flight_gradient_bytes(engine, shape, plan.data);
     });
     for (const SlowComm::Counts& rank : counts) {
       EXPECT_EQ(rank.now, 0);

@@ -157,7 +157,8 @@ void expect_same_files(const std::string& dir, const std::string& of_whole) {
 
 // How processes have a model.
 struct Division {
-  int pipeline = 1, tensor = 1;
+  int pipeline = 1;
+  StageShares shares = {};
   bool breaks_in = false;  // samples on training passes
 };
 
@@ -166,8 +167,8 @@ struct Division {
 Answers serve_over_processes(const TinyEngine& setup, const RunnerOptions& options,
                              const Division& division, const std::string& dir) {
   Answers got;
-  run_ranks(division.pipeline * division.tensor, [&](Comm& comm) {
-    Server server(setup, comm, {}, options, division.tensor);
+  run_ranks(division.pipeline * division.shares.tensor * division.shares.expert, [&](Comm& comm) {
+    Server server(setup, comm, {}, options, division.shares);
     if (comm.rank() > 0)
       return follow_turns(comm, [&](api::BaseId) -> WorkRunner& { return server.runner; });
     server.breaks_in = division.breaks_in;
@@ -211,10 +212,35 @@ TEST(ServedStages, ProcessesThatDivideMatricesGiveTheBitsAndTheFilesOfOne) {
     Server whole(setup, {}, options, 1);
     const Answers want = serve(whole, whole_dir.path());
     for (const Division& division :
-         {Division{.tensor = 2}, Division{.tensor = 2, .breaks_in = true},
-          Division{.pipeline = 2, .tensor = 2, .breaks_in = true}}) {
+         {Division{.shares = {.tensor = 2}}, Division{.shares = {.tensor = 2}, .breaks_in = true},
+          Division{.pipeline = 2, .shares = {.tensor = 2}, .breaks_in = true}}) {
       SCOPED_TRACE(::testing::Message() << model << " pipeline=" << division.pipeline << " breaks "
                                         << division.breaks_in);
+      TempDir dir;
+      expect_same_answers(serve_over_processes(setup, options, division, dir.path()), want);
+      expect_same_files(dir.path(), whole_dir.path());
+    }
+  }
+}
+
+// And where each has some of the experts: of passes that are dealt out, with fewer sequences than
+// ranks too, and of samples, which all of them run.
+TEST(ServedStages, ProcessesThatDivideExpertsGiveTheBitsAndTheFilesOfOne) {
+  for (const auto& [model, dtype, experts] :
+       {std::tuple("qwen3_moe", DType::kF32, 2), std::tuple("deepseek_moe", DType::kBF16, 4),
+        std::tuple("qwen3_5_moe", DType::kBF16, 3)}) {
+    const TinyEngine setup = {.model = model,
+                              .dtype = dtype,
+                              .options = {.pass_tokens = 64, .prefill_tokens = 32, .page_size = 8}};
+    const RunnerOptions options = {.snapshot_bytes = 1, .prefix_cache = true};
+    TempDir whole_dir;
+    Server whole(setup, {}, options, 1);
+    const Answers want = serve(whole, whole_dir.path());
+    for (const Division& division :
+         {Division{.shares = {.expert = experts}, .breaks_in = true},
+          Division{.pipeline = 2, .shares = {.expert = 2}, .breaks_in = true}}) {
+      SCOPED_TRACE(::testing::Message() << model << " pipeline=" << division.pipeline
+                                        << " expert=" << division.shares.expert);
       TempDir dir;
       expect_same_answers(serve_over_processes(setup, options, division, dir.path()), want);
       expect_same_files(dir.path(), whole_dir.path());
@@ -272,6 +298,89 @@ TEST(ServedStages, AProcessThatFailsEndsItsPassAlone) {
     server.submit(command("m", 6, api::OptimStep{.adamw = {.lr = 0.05}}, "m-4"));
     server.submit(sample(*server.engine, "s3", 12, 3, 2));
     server.run();
+    expect_same_answers(answers(server), answers(whole));
+    server.turns->end();
+  });
+}
+
+// A rank's Comm that fails once it has sent so many messages more.
+class FailingComm : public Comm {
+ public:
+  explicit FailingComm(Comm& all) : all_(all) {}
+  void fail_after(int64_t messages) { left_ = messages; }
+  [[nodiscard]] int rank() const override { return all_.rank(); }
+  [[nodiscard]] int size() const override { return all_.size(); }
+  void send_bytes(int to, int64_t tag, const void* bytes, int64_t count) override {
+    if (left_ >= 0 && --left_ < 0) throw Error(ErrorCode::kIo, "the link has failed");
+    all_.send_bytes(to, tag, bytes, count);
+  }
+  void receive_bytes(int from, int64_t tag, void* bytes, int64_t count) override {
+    all_.receive_bytes(from, tag, bytes, count);
+  }
+  std::optional<RankFailure> settle(const std::optional<RankFailure>& own) override {
+    left_ = -1;
+    return all_.settle(own);
+  }
+  [[nodiscard]] Comm& breaking() override { return all_.breaking(); }
+  void set_breaks(const Interruption* breaks) override { all_.set_breaks(breaks); }
+  void ask_for_break() override { all_.ask_for_break(); }
+  [[nodiscard]] int64_t num_breaks_asked() const override { return all_.num_breaks_asked(); }
+
+ private:
+  Comm& all_;
+  int64_t left_ = -1;  // -1: it does not fail
+};
+
+// Where ranks exchange rows of experts and gradients in the midst of a pass, and one of them fails
+// at some of these messages, forward or backward.
+TEST(ServedStages, AnExpertRankThatFailsEndsItsPassAlone) {
+  const TinyEngine setup = {.model = "qwen3_moe"};
+  const auto next = [](Server& server, int64_t& seq, const std::string& request) {
+    server.submit(command("m", ++seq, data(*server.engine, {40, 50, 30}, 3), "data " + request));
+    server.submit(command("m", ++seq, api::OptimStep{.adamw = {.lr = 0.05}}, "step " + request));
+    server.submit(sample(*server.engine, "sample " + request, 12, 3, 2));
+    server.run();
+  };
+  Server whole(setup, {}, {}, 1);
+  whole.ask(create("m", {.rank = 4, .seed = 1}));
+  int64_t seq_of_whole = 0;
+  next(whole, seq_of_whole, "1");
+  next(whole, seq_of_whole, "2");
+  struct {
+    std::atomic<int> rank = -1;
+    std::atomic<int64_t> messages = 0;
+  } faulty;
+  run_ranks(3, [&](Comm& comm) {
+    FailingComm failing(comm);
+    Server server(setup, failing, {}, {}, {.expert = 3});
+    const auto begin_to_fail = [&] {
+      if (faulty.rank == comm.rank()) failing.fail_after(faulty.messages);
+    };
+    if (comm.rank() > 0) {
+      return follow_turns(failing, [&](api::BaseId) -> WorkRunner& {
+        begin_to_fail();
+        return server.runner;
+      });
+    }
+    server.ask(create("m", {.rank = 4, .seed = 1}));
+    int64_t seq = 0;
+    next(server, seq, "1");
+    for (int rank = 0; rank < comm.size(); ++rank) {
+      for (const int64_t messages : {12, 40}) {
+        SCOPED_TRACE(::testing::Message() << "rank " << rank << " after " << messages);
+        faulty.messages = messages;
+        faulty.rank = rank;
+        begin_to_fail();
+        const std::string told =
+            server.message(command("m", ++seq, data(*server.engine, {40, 50, 30}, 3), "fails"));
+        faulty.rank = -1;
+        EXPECT_THAT(told, HasSubstr("the link has failed"));
+        EXPECT_THAT(told, HasSubstr("the gradient of model m was dropped"));
+        EXPECT_FALSE(server.engine->adapter(api::AdapterSlot{1}).has_gradient);
+        server.posted.erase("fails");
+      }
+    }
+    next(server, seq, "2");
     expect_same_answers(answers(server), answers(whole));
     server.turns->end();
   });

@@ -148,8 +148,12 @@ RankStages::RankStages(Comm& comm, const PipelinePlan& plan, Engine& stage)
       plan_(plan),
       pipeline_group_(make_pipeline_group(comm, plan)),
       tensor_group_(make_tensor_group(comm, plan)),
+      expert_group_(make_expert_group(comm, plan, kExpertTag)),
+      dealing_group_(make_expert_group(comm, plan, kDataTag)),
       pipeline_(pipeline_group_ ? *pipeline_group_ : comm, make_tag_classifier(plan)),
       tensor_(make_counted_comm(tensor_group_, kind_of_tensor_tag)),
+      experts_(make_counted_comm(expert_group_, kind_of_expert_tag)),
+      dealing_(make_counted_comm(dealing_group_, kind_of_data_tag)),
       everyone_(comm, make_tag_classifier(plan)) {
   CHECK(plan.data == 1, plan.data);
   check_tags(comm, plan);
@@ -181,8 +185,9 @@ void RankStages::add_stage(int stage, Engine& engine) {
 
 void RankStages::connect_weights() {
   for (const auto& runner : runners_) {
-    model::TensorRanks* const ranks = runner->engine().model().weights->tensor_ranks();
-    if (ranks != nullptr) ranks->connect(*tensor_);
+    model::ModelWeights& weights = *runner->engine().model().weights;
+    if (model::TensorRanks* ranks = weights.tensor_ranks()) ranks->connect(*tensor_);
+    if (model::ExpertRanks* ranks = weights.expert_ranks()) ranks->connect(*experts_);
   }
 }
 

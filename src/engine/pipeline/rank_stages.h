@@ -89,7 +89,7 @@ class RankStages {
   // Before another rule of ownership holds.
   void clear_ownerships() { ownerships_.clear(); }
 
-  // From now on the matrices that tensor ranks divide are joined by these ranks.
+  // From now on the matrices that tensor ranks divide, and experts, are joined by these ranks.
   void connect_weights();
 
   // Frees what this rank has read of weights that ranks divide, and waits for all: what others ask

@@ -80,7 +80,7 @@ bool try_cut_evenly(const api::Batch& batch, int num_microbatches, int64_t pass_
 // Into the round: those of sequences [first, end), as the plan has them.
 void cut_microbatches(const PipelinePlan& plan, int64_t pass_tokens, const api::Batch& batch,
                       size_t first, size_t end, Round& round) {
-  const int count = plan.table.num_microbatches;
+  const int count = plan.table.num_microbatches * round.num_dealt;
   if (round.num_dealt > 1 && plan.is_whole()) {
     round.firsts = cut_round(lengths_of_units(batch, first, end), round.num_dealt, pass_tokens);
     place_units(batch, first, round.firsts);
@@ -88,7 +88,7 @@ void cut_microbatches(const PipelinePlan& plan, int64_t pass_tokens, const api::
     if (count == 1 || !try_cut_evenly(batch, count, pass_tokens, first, end, round.firsts))
       cut_by_tokens(batch, count, pass_tokens, first, end, round.firsts);
   } else {
-    round.firsts = cut_lengths(lengths_of_units(batch, first, end), count * round.num_dealt);
+    round.firsts = cut_lengths(lengths_of_units(batch, first, end), count);
     place_units(batch, first, round.firsts);
   }
 }

@@ -135,7 +135,7 @@ StagePlan plan_stage(const PipelinePlan& plan, int stage, Engine& engine, const 
                    .peak_live = peak_live(plan, stage),
                    .peak_deferred = peak_deferred(plan, stage),
                    .message_bytes = message_bytes(plan, stage, engine, shape) +
-                                    in_flight_gradient_bytes(engine, shape)};
+                                    in_flight_gradient_bytes(engine, shape, plan.num_dealing())};
   own.list_bytes =
       rope_table_bytes(engine, shape) + own.peak_live * shape.pass_tokens * kListBytesPerToken;
   PlanShape apart = shape;

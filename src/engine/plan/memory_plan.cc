@@ -35,7 +35,7 @@ PassPlan plan_pass_of_sequences(Engine& engine, const PlanShape& shape, const Ad
                             : adapters[static_cast<size_t>(i * std::ssize(adapters) / count)].get();
   };
   for (int64_t i = 0; i < count; ++i) builder.append(tokens, 0, adapter_of(i));
-  const int num_ranks = num_expert_ranks_dealing(engine);
+  const int num_ranks = shape.is_dealt ? num_expert_ranks_dealing(engine) : 1;
   model::DealtRows dealt;  // each rank has as many
   dealt.clear();
   for (int rank = 0; rank < num_ranks; ++rank) {
@@ -157,8 +157,8 @@ GradientBytes gradient_bytes(Engine& engine, const PlanShape& shape) {
 
 }  // namespace
 
-int64_t in_flight_gradient_bytes(Engine& engine, const PlanShape& shape) {
-  const int64_t others = engine.base_trainer().share().num_owners - 1;
+int64_t in_flight_gradient_bytes(Engine& engine, const PlanShape& shape, int num_dealing) {
+  const int64_t others = num_dealing - 1;
   if (others == 0 || !(shape.backward || shape.train_base)) return 0;
   const model::ModelWeights& weights = *engine.model().weights;
   const auto [all, of_layers] = gradient_bytes(engine, shape);
@@ -275,7 +275,8 @@ MemoryPlan plan_memory(Engine& engine, const PlanShape& shape, int64_t pass_byte
   plan.items.push_back({MemoryUse::kPass, pass_bytes});
   if (shape.train_base)
     plan.items.push_back({MemoryUse::kStep, step_bytes_beyond_pass(engine, shape, pass_bytes)});
-  if (const int64_t chain = in_flight_gradient_bytes(engine, shape); chain > 0)
+  const int num_dealing = engine.base_trainer().share().num_owners;
+  if (const int64_t chain = in_flight_gradient_bytes(engine, shape, num_dealing); chain > 0)
     plan.items.push_back({MemoryUse::kGradientsInTransit, chain});
   plan.items.push_back({MemoryUse::kPositions, rope_table_bytes(engine, shape)});
   const int64_t states = shape.num_sampled * engine.cache_layout().state_bytes();
@@ -284,8 +285,7 @@ MemoryPlan plan_memory(Engine& engine, const PlanShape& shape, int64_t pass_byte
   if (shape.data_bytes > 0) plan.items.push_back({MemoryUse::kData, shape.data_bytes});
   plan.items.push_back({MemoryUse::kProcess, kProcessBytes});
   const bool divides_experts = engine.model().weights->expert_ranks() != nullptr;
-  if (engine.base_trainer().share().num_owners > 1 || divides_experts)
-    plan.items.push_back({MemoryUse::kMpi, kMpiBytes});
+  if (num_dealing > 1 || divides_experts) plan.items.push_back({MemoryUse::kMpi, kMpiBytes});
   return plan;
 }
 

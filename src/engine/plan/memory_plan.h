@@ -33,6 +33,8 @@ struct PlanShape {
   int64_t in_flight = 1;    // such passes, each of which holds what it holds
   int64_t sent_tokens = 0;  // of all micro-batches, each at its longest; 0: all as long as a pass
   bool several_rounds = true;  // of ranks that deal passes out among themselves
+  // Where ranks divide the experts: each has such a pass of its own at once, or all run this one.
+  bool is_dealt = true;
   std::optional<model::RecomputeRegions> regions = {};  // the engine's own unless given
   bool weights_in_files = false;  // though the engine at hand may hold them in memory
   bool state_in_files = false;    // masters and moments, likewise
@@ -107,10 +109,10 @@ PassPlan plan_pass(Engine& engine, const PlanShape& shape, int64_t enough = INT6
 // One that is there: its forward and its backward in a row, or apart.
 PassPlan plan_pass(Engine& engine, const PassWork& work, PassState& state, bool in_stages,
                    bool defers);
-// Gradients that are on their way to other ranks, where such deal passes out: at most the parts
+// Gradients that are on their way to other ranks, where so many deal passes out: at most the parts
 // that a chain of one round has there (engine/pipeline/gradient_chain.h), else all. Nothing was
 // accumulated before.
-int64_t in_flight_gradient_bytes(Engine& engine, const PlanShape& shape);
+int64_t in_flight_gradient_bytes(Engine& engine, const PlanShape& shape, int num_dealing);
 // The rope tables of such a pass.
 int64_t rope_table_bytes(const Engine& engine, const PlanShape& shape);
 // Bytes of masters and moments, where they are in files and all parameters train; else 0.
