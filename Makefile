@@ -80,7 +80,7 @@ ranks:
 serve-ranks: build
 	@tools/install.sh sdk
 	@tools/install.sh test
-	@for kind in pipeline tensor; do TINKER_TELEMETRY=0 "$$(tools/run/sdk_python.sh)" tests/e2e/serve_ranks.py \
+	@for kind in pipeline tensor expert; do TINKER_TELEMETRY=0 "$$(tools/run/sdk_python.sh)" tests/e2e/serve_ranks.py \
 	  build/release/strata models/tiny-qwen3 $(or $(RANKS),2) $$kind; done
 
 # Every tools/check/check_*.py: layers, sizes, documents. They read the tree and write nothing.

@@ -128,8 +128,8 @@ void check_layout(const schedule::ParallelLayout& layout, const model::ModelConf
   if (layout.expert > 1) {
     throw Error(
         ErrorCode::kUnsupported,
-        fmt::format("--ranks expert={}: of expert ranks there are train, plan, generate and "
-                    "probe yet; give pipeline=N, data=N or both",
+        fmt::format("--ranks expert={}: of expert ranks there are train, plan, generate, probe "
+                    "and serve yet; give pipeline=N, data=N or both",
                     layout.expert));
   }
 }

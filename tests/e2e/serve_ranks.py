@@ -3,12 +3,15 @@
 schemas; each rank stopped for some seconds while several tenants train and sample, which readiness names and nobody else
 notices; and each killed under such load, which ends all, after which what was acknowledged is there. Needs Open MPI.
 
-usage: serve_ranks.py STRATA MODEL_DIR [RANKS, 2] [pipeline or tensor] [SEED]
+usage: serve_ranks.py STRATA MODEL_DIR [RANKS, 2] [pipeline, tensor, expert, or all of --ranks] [SEED]
+
+Of expert ranks it serves a random model with experts, of MODEL_DIR's widths and tokenizer.
 """
 import json
 import os
 import pathlib
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -56,8 +59,8 @@ class RankedServer(Server):
     def __init__(self, strata, model, data, ranks, *options):
         self.ranks, self.errors = ranks, pathlib.Path(f"{data}.stderr")
         with open(self.errors, "w") as errors:
-            super().__init__([*MPIRUN, "-n", str(ranks), strata], model, data, "--ranks", f"{self.kind}={ranks}", *MEMORY,
-                             *options, stderr=errors)
+            super().__init__([*MPIRUN, "-n", str(ranks), strata], model, data, "--ranks",
+                             self.kind if "=" in self.kind else f"{self.kind}={ranks}", *MEMORY, *options, stderr=errors)
 
     def pid(self, rank):
         for folder in pathlib.Path("/proc").glob("[0-9]*"):
@@ -148,7 +151,8 @@ def same_as_one_process(strata, model, ranks):
 
 def refusals(strata, model):
     for count, options, wanted in [(2, ["--ranks", "data=2"], "a server has no data ranks"),
-                                   (2, ["--ranks", "expert=2"], "serve divides a model by"),
+                                   (2, ["--ranks", "expert=2"], "the model has no experts"),
+                                   (4, ["--ranks", "expert=2,tensor=2"], "give tensor=N or expert=N"),
                                    (2, ["--ranks", "pipeline=2", "--stages", "2"], "one stage"),
                                    (2, ["--ranks", "pipeline=2", "--speculate", "mtp"], "--speculate mtp"),
                                    (2, [], "give --ranks pipeline=2")]:
@@ -301,17 +305,31 @@ def killed_ranks(strata, model, ranks, seed):
                   f"{sum(map(len, acknowledged.values()))} acknowledged checkpoints of {len(clients)} tenants load", flush=True)
 
 
+def with_experts(strata, model, folder):
+    config = json.loads((pathlib.Path(model) / "config.json").read_text())
+    config |= {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2,
+               "moe_intermediate_size": 192, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []}
+    source = pathlib.Path(folder) / "config"
+    shutil.copytree(model, source, ignore=shutil.ignore_patterns("*.safetensors"))
+    (source / "config.json").write_text(json.dumps(config))
+    subprocess.run([strata, "init", "--config", source, "--out", f"{folder}/model", "--seed", "1"], check=True)
+    return f"{folder}/model"
+
+
 def main():
     strata, model = sys.argv[1:3]
     ranks = int(sys.argv[3]) if len(sys.argv) > 3 else 2
     if len(sys.argv) > 4:
         RankedServer.kind = sys.argv[4]
     seed = int(sys.argv[5]) if len(sys.argv) > 5 else int(time.time())
-    print(f"serve_ranks: {RankedServer.kind}={ranks}, seed {seed}", flush=True)
+    print(f"serve_ranks: {RankedServer.kind}, {ranks} ranks, seed {seed}", flush=True)
     refusals(strata, model)
-    stopped_ranks(strata, model, ranks)
-    killed_ranks(strata, model, ranks, seed)
-    same_as_one_process(strata, model, ranks)  # last: its SDK goes on to call servers that have ended
+    with tempfile.TemporaryDirectory() as folder:
+        if "expert" in RankedServer.kind:
+            model = with_experts(strata, model, folder)
+        stopped_ranks(strata, model, ranks)
+        killed_ranks(strata, model, ranks, seed)
+        same_as_one_process(strata, model, ranks)  # last: its SDK goes on to call servers that have ended
     print("serve_ranks: all passed")
 
 

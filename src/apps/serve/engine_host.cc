@@ -31,10 +31,12 @@ constexpr int kMicroBatches = 2;       // of a training pass, each stage
 constexpr int kFileThreads = 2;        // of an engine: one that is slow holds up one tenant alone
 
 // Reads a model's config alone; passes of a training pass run while others of it wait.
-engine::PipelinePlan plan_pipeline(const LoadSpec& spec, int stages, int tensor) {
+engine::PipelinePlan plan_pipeline(const LoadSpec& spec, const schedule::ParallelLayout& layout) {
+  const int stages = layout.pipeline;
   engine::PipelinePlan plan =
       plan_stages(spec, {.stages = stages,
-                         .tensor = tensor,
+                         .tensor = layout.tensor,
+                         .expert = layout.expert,
                          .schedule = "1f1b",
                          .microbatches = stages > 1 ? kMicroBatches * stages : 1});
   plan.any_length = stages > 1;
@@ -60,11 +62,9 @@ void check_no_drafts_in_stages(const std::string& division, int64_t draft_tokens
 std::unique_ptr<engine::Stages> load_stage_of_process(const LoadSpec& spec,
                                                       const HostOptions& options) {
   Comm& processes = *options.processes;
-  const int tensor = options.tensor, pipeline = processes.size() / tensor;
-  const schedule::ParallelLayout layout = {.pipeline = pipeline, .tensor = tensor};
-  check_no_drafts_in_stages("--ranks " + layout.text(), options.draft_tokens);
-  check_layout(layout, spec.parsed.config);
-  engine::PipelinePlan plan = plan_pipeline(spec, pipeline, tensor);
+  check_no_drafts_in_stages("--ranks " + options.layout.text(), options.draft_tokens);
+  check_layout_of_passes(options.layout, /*stages=*/{}, spec.parsed.config);
+  engine::PipelinePlan plan = plan_pipeline(spec, options.layout);
   auto engine = load_stage_of_rank(processes, plan, spec);
   return std::make_unique<engine::Stages>(processes, std::move(plan), std::move(engine));
 }
@@ -73,7 +73,7 @@ std::unique_ptr<engine::Stages> load_stages(const LoadSpec& spec, const HostOpti
   if (options.processes != nullptr) return load_stage_of_process(spec, options);
   if (options.stages == 1) return load_one_stage(spec, options.draft_tokens);
   check_no_drafts_in_stages(fmt::format("--stages {}", options.stages), options.draft_tokens);
-  engine::PipelinePlan plan = plan_pipeline(spec, options.stages, /*tensor=*/1);
+  engine::PipelinePlan plan = plan_pipeline(spec, {.pipeline = options.stages});
   auto engines = load_all_stages(plan, spec);
   return std::make_unique<engine::Stages>(std::move(plan), std::move(engines));
 }
@@ -163,6 +163,7 @@ engine::RunPlan EngineHost::plan_serving(const HostOptions& options) const {
     planner::ServedModel& model = run.models.emplace_back();
     engine::Stages& stages = *base.stages;
     for (size_t i = 0; i < stages.size(); ++i) model.stages.push_back(&stages.engine(i));
+    model.num_dealing = stages.plan().num_dealing();
     if (stages.plan().has_flights()) model.plan = &stages.plan();
     if (processes_ != nullptr)
       model.first_stage = processes_->rank() / stages.plan().num_pipelines();

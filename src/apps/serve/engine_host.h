@@ -20,6 +20,7 @@
 #include "engine/turns.h"
 #include "engine/work_runner.h"
 #include "planner/planner.h"
+#include "schedule/parallel_layout.h"
 #include "scheduler/scheduler.h"
 #include "server/tinker/service/dispatch.h"
 
@@ -46,10 +47,10 @@ struct HostOptions {
   model::ExpertRank expert_rank = model::ExpertRank::kDivided;
   int64_t draft_tokens = 0;  // by multi-token prediction: of the models that have it, one at least
   bool prefix_cache = true;  // of the models whose samples are not drafted
-  // That have a stage each, with threads and memory of their own; null: this one is alone. So many
-  // have the same stage, and divide its matrices.
+  // That have a part of each model, with threads and memory of their own, and how they divide it;
+  // null: this one is alone.
   Comm* processes = nullptr;
-  int tensor = 1;
+  schedule::ParallelLayout layout = {};
 };
 
 class EngineHost {

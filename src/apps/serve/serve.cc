@@ -183,7 +183,8 @@ HostOptions host_options_of(const server::ServeOptions& options, const server::B
           .draft_tokens = resolve_draft_tokens(options.speculate, options.draft_tokens),
           .prefix_cache = options.prefix_cache,
           .processes = processes,
-          .tensor = options.ranks.empty() ? 1 : schedule::parse_layout(options.ranks).tensor};
+          .layout = options.ranks.empty() ? schedule::ParallelLayout()
+                                          : schedule::parse_layout(options.ranks)};
 }
 
 // The memory of a process: where none is given, its part of the machine's.

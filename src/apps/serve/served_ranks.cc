@@ -24,8 +24,11 @@ void check_served_division(const schedule::ParallelLayout& layout,
            "a server has no data ranks: they share the sequences of one batch, and each would hold "
            "every adapter and cache; start a server on each machine, or give pipeline=N");
   }
-  if (layout.expert > 1)
-    refuse(layout, "serve divides a model by pipeline=N and tensor=N alone yet");
+  if (layout.expert > 1 && layout.tensor > 1) {
+    refuse(layout,
+           "serve divides a model's matrices or its experts yet; give tensor=N or expert=N, alone "
+           "or with pipeline=N");
+  }
   if (options.stages > 1) {
     refuse(layout, fmt::format("with --stages {}: each process of a server has one stage; give one "
                                "of them",

@@ -399,8 +399,9 @@ void add_machine_rows(OptionTable& t, ServeOptions& o) {
             "that the layers of each model are divided into, each with its part of --threads; "
             "no result depends on it");
   t.text("ranks", o.ranks,
-         "pipeline=N: N processes, which mpirun or srun starts, have a stage of each model; the "
-         "first one is the server")
+         "pipeline=P,tensor=T or pipeline=P,expert=E (or one of them): as many processes as their "
+         "product, which mpirun or srun starts, have a part of each model: its layers, matrices or "
+         "experts; the first one is the server (docs/cluster.md)")
       .in("DIVISION");
 }
 
