@@ -159,9 +159,13 @@ TEST_F(RanksTest, GenerateWithDividedExperts) {
       "--json",           "--max-tokens", "12"};
   const Ended one = run_shell(quoted(words));
   ASSERT_EQ(one.code, 0) << one.text;
-  const Ended two = run_shell(fmt::format("{}-n 2 {} --ranks expert=2", kMpirun, quoted(words)));
-  ASSERT_EQ(two.code, 0) << two.text;
-  EXPECT_EQ(two.out, one.out);
+  for (const auto& [ranks, division] :
+       {std::pair(2, "expert=2"), std::pair(4, "pipeline=2,expert=2")}) {
+    const Ended divided =
+        run_shell(fmt::format("{}-n {} {} --ranks {}", kMpirun, ranks, quoted(words), division));
+    ASSERT_EQ(divided.code, 0) << divided.text;
+    EXPECT_EQ(divided.out, one.out) << division;
+  }
 }
 
 }  // namespace

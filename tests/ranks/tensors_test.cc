@@ -40,7 +40,7 @@ TEST_F(RanksTest, OfTensorsChangeNoBit) {
 }
 
 // One line of JSON, printed once, with the tokens and logprobs of one process.
-TEST_F(RanksTest, GenerateWithDividedMatrices) {
+TEST_F(RanksTest, GenerateWithDividedMatricesAndLayers) {
   const std::vector<std::string> words = {STRATA_BINARY,
                                           "generate",
                                           "--model",
@@ -56,13 +56,23 @@ TEST_F(RanksTest, GenerateWithDividedMatrices) {
                                           "12"};
   const Ended one = run_shell(quoted(words));
   ASSERT_EQ(one.code, 0) << one.text;
-  const Ended two = run_shell(fmt::format("{}-n 2 {} --ranks tensor=2", kMpirun, quoted(words)));
-  ASSERT_EQ(two.code, 0) << two.text;
-  EXPECT_EQ(two.out, one.out);
-  const Ended staged =
-      run_shell(fmt::format("{}-n 2 {} --ranks pipeline=2", kMpirun, quoted(words)));
-  EXPECT_EQ(staged.code, 2);
-  EXPECT_THAT(staged.text, HasSubstr("generate divides a model by tensor=N or expert=N alone"));
+  const auto generate = [&](int ranks, const std::string& division) {
+    return run_shell(fmt::format("{}-n {} {} --ranks {}", kMpirun, ranks, quoted(words), division));
+  };
+  for (const auto& [ranks, division] : {std::pair(2, "tensor=2"), std::pair(2, "pipeline=2"),
+                                        std::pair(4, "pipeline=2,tensor=2")}) {
+    const Ended divided = generate(ranks, division);
+    ASSERT_EQ(divided.code, 0) << divided.text;
+    EXPECT_EQ(divided.out, one.out) << division;
+  }
+  for (const auto& [division, wanted] :
+       {std::pair("data=2", "generate has one answer and no data ranks"),
+        std::pair("pipeline=2 --stages 2", "generate divides a model by one of them alone"),
+        std::pair("tensor=2 --speculate mtp", "a model that is divided makes no drafts")}) {
+    const Ended refused = generate(2, division);
+    EXPECT_EQ(refused.code, 2) << division;
+    EXPECT_THAT(refused.text, HasSubstr(wanted));
+  }
 }
 
 }  // namespace

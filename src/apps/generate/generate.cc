@@ -127,17 +127,17 @@ void generate_on_rank(const GenerateOptions& options, Comm& comm, int& exit_code
 
 void check_ranks_of_generate(const schedule::ParallelLayout& layout,
                              const GenerationOptions& options) {
-  if (layout.pipeline * layout.data > 1) {
+  if (layout.data > 1) {
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("--ranks {}: generate divides a model by tensor=N or expert=N alone; "
-                            "stages are threads (--stages)",
+                fmt::format("--ranks {}: generate has one answer and no data ranks, which share "
+                            "the sequences of a batch; give pipeline=N, tensor=N or expert=N",
                             layout.text()));
   }
-  if (options.division.stages > 1 || options.division.microbatches > 1) {
+  if (options.division.stages > 1) {
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("--ranks tensor={} and --stages {}: generate divides a model by one of "
-                            "them alone",
-                            layout.tensor, options.division.stages));
+                fmt::format("--ranks {} and --stages {}: generate divides a model by one of them "
+                            "alone",
+                            layout.text(), options.division.stages));
   }
   check_layout_of_passes(layout, options.division, read_spec(options).parsed.config);
 }

@@ -29,10 +29,12 @@ void check_stops(const std::vector<std::string>& stops) {
   }
 }
 
-void check_drafts_and_stages(int64_t draft_tokens, int64_t stages) {
-  if (draft_tokens == 0 || stages <= 1) return;
+void check_drafts_of_division(int64_t draft_tokens, const StageOptions& division) {
+  if (draft_tokens == 0 || division.stages * division.tensor * division.expert == 1) return;
   throw Error(ErrorCode::kUnsupported,
-              "--speculate mtp and --stages: a model in stages makes no drafts yet; give one");
+              fmt::format("--speculate mtp and {}: a model that is divided makes no drafts yet; "
+                          "give one",
+                          division.ranks.empty() ? "--stages" : "--ranks"));
 }
 
 LoadSpec read_generation_spec(const GenerationOptions& options) {
@@ -133,7 +135,7 @@ Generator::Generator(const GenerationOptions& options, Comm* comm)
       sampling_(load_sampling_settings(options.model, options.sampling)) {
   check_stops(options.stop);
   const int64_t drafts = resolve_draft_tokens(options.speculate, options.draft_tokens);
-  check_drafts_and_stages(drafts, options.division.stages);
+  check_drafts_of_division(drafts, options.division);
   if (!options.json_schema.empty())
     grammar_ = compile_schema_file(options.json_schema, text_, spec_.parsed.config.vocab_size);
   plan_.pipeline = plan_stages(spec_, options.division);

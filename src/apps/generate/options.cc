@@ -62,8 +62,9 @@ OptionTable option_table_of(GenerateOptions& o) {
   t.group("Pipeline stages");
   add_num_stages_option(t, o.generation.division);
   t.text("ranks", o.generation.division.ranks,
-         "tensor=N or expert=N under mpirun -n N (or srun): a process for each rank, with its part "
-         "of every matrix, or its experts (docs/cluster.md)");
+         "pipeline=P,tensor=T or pipeline=P,expert=E (or one of them), under mpirun -n with their "
+         "product (or srun): a process for each rank, with its layers, its part of every matrix, "
+         "or its experts (docs/cluster.md)");
   t.mark_common({"prompt", "model", "adapter", "max-tokens", "temperature", "top-k", "top-p",
                  "seed", "stop", "threads", "json"});
   return t;
