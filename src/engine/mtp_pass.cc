@@ -23,6 +23,7 @@ model::Pass MtpPass::build_pass(const model::Pass& pass, const MtpWork& work) {
   if (pass.dealt == nullptr) return own;
   lay_out_dealt_rows(*pass.dealt);
   own.dealt = &dealt_;
+  own.expert_turns = pass.expert_turns;
   return own;
 }
 

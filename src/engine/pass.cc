@@ -61,9 +61,10 @@ void write_logits(model::Pass& pass, const PassWork& work, const std::string& na
 }
 
 // Lets the next pass go on where this one adds nothing to what multi-token prediction accumulates.
-void skip_mtp_turns(model::GradientTurns* turns) {
-  for (const int64_t part : {model::kMtpHeadPart, model::kMtpPart})
-    model::in_turn(turns, part, [] {});
+void skip_mtp_turns(const PassWork& work) {
+  model::in_turn(work.turns, model::kMtpHeadPart, [] {});
+  model::in_turn(work.expert_turns, model::kMtpPart, [] {});
+  model::in_turn(work.turns, model::kMtpPart, [] {});
 }
 
 // Multi-token prediction over the pass, which reads `from`. d_from, like it in f32, or empty: its
@@ -81,7 +82,7 @@ void run_mtp(model::Pass& pass, const PassWork& work, TensorView from, TensorVie
                        .losses = work.mtp_losses};
   model::Pass own = state.mtp.build_pass(pass, mtp);
   const model::RowGroups& rows_of_all = own.expert_rows();
-  if (rows_of_all.num_rows_total() == 0) return skip_mtp_turns(work.turns);
+  if (rows_of_all.num_rows_total() == 0) return skip_mtp_turns(work);
   const TensorView hidden =
       pass.take(pass.dtype(), {own.num_tokens(), pass.weights.config().hidden_size});
   state.mtp.forward(own, mtp, from, hidden);
@@ -110,6 +111,7 @@ StagePass::StagePass(Backend& backend, Engine& engine, const PassWork& work, Pas
   pass_.adapter_gradients = work.adapter_gradients;
   pass_.base_gradients = work.base_gradients;
   pass_.dealt = work.dealt;
+  pass_.expert_turns = work.expert_turns;
   indexer_loss_ = {.weight = work.indexer_weight, .losses = work.indexer_losses};
   if (work.indexer_weight > 0.0f) pass_.indexer_loss = &indexer_loss_;
   take_states_and_hidden();

@@ -27,6 +27,8 @@ struct PassWork {
   model::BaseGradients* base_gradients = nullptr;
   model::GradientTurns* turns = nullptr;    // of these gradients, where others add to them too
   const model::DealtRows* dealt = nullptr;  // of expert ranks that run other sequences each
+  model::GradientTurns* expert_turns =
+      nullptr;  // of experts', where other such ranks have them too
   model::Recompute recompute = model::Recompute::kNone;
   model::RecomputeRegions regions = {};
   bool want_loss = false;

@@ -128,13 +128,14 @@ api::BatchResult Runner::run(const api::Batch& batch, api::TensorSink* sink) {
   for (const auto& runner : here_->runners()) runner->begin_batch(batch, result, sink);
   start_rounds(batch);
   progress_ = {.total = weighed_tokens(batch, 0, batch.sequences.size())};
-  size_t num_backwards = 0;
+  StageRunner::Backwards before;
   while (next_round(here_->plan(), engine().options().pass_tokens, batch, round_)) {
-    for (const auto& runner : here_->runners()) runner->begin(round_, num_backwards);
+    for (const auto& runner : here_->runners()) runner->begin(round_, before);
     begin_progress_of_round(batch);
     run_actions(batch);
     result.num_passes += round_.num_microbatches();
-    num_backwards += round_.num_backwards();
+    before.passes += round_.num_backwards();
+    before.groups += round_.num_backward_groups();
   }
   // Who has no more passes takes what others have made; nobody needs a weight for that.
   const bool is_dealt = round_.num_dealt > 1;
@@ -170,23 +171,22 @@ double Runner::fraction_done() const {
 void Runner::start_rounds(const api::Batch& batch) {
   round_.clear();
   round_.dealt = 0;
-  round_.num_dealt = 1;
+  round_.num_dealt = round_.num_at_once = 1;
   if (num_dealing(here_->plan(), batch) > 1) deal_microbatches(batch);
   if (round_.num_dealt == 1) return;
-  for (const auto& chain : here_->chains()) chain->begin_batch(batch, of_backwards_);
+  for (const auto& chain : here_->chains())
+    chain->begin_batch(batch, chain->is_of_experts() ? of_backward_groups_ : of_backwards_);
 }
 
 // A round with fewer sequences than micro-batches leaves out what it has none for: the rest of a
 // schedule is one as well.
 void Runner::run_actions(const api::Batch& batch) {
   const bool backward = runs_backward(batch);
-  // Without sequences of their own expert ranks run their experts for the others.
-  const bool with_others = here_->plan().expert > 1 && round_.num_dealt > 1;
   for (const schedule::Slot& slot :
        here_->plan().table.rows[static_cast<size_t>(here_->pipeline().rank())]) {
     for (const schedule::Action& action : slot.actions()) {
-      const int own = action.microbatch;
-      if (!(with_others ? round_.any_has(own) : round_.has(own))) continue;
+      // Without a sequence of its own an expert rank runs its experts for the others.
+      if (!round_.any_has(action.microbatch)) continue;
       if (!backward && !is_of_forward(action.op)) continue;
       here_->find(action.stage)->run(action);
     }
@@ -464,7 +464,7 @@ api::StepResult Runner::step_base(const api::AdamW& adamw) {
   for (const auto& runner : here_->runners()) {
     Engine& stage = runner->engine();
     result = stage.base_trainer().step(stage.backend(), *stage.model().weights, adamw, norm);
-    if (here_->dealing() != nullptr) exchange_parameters(*here_->dealing(), stage);
+    if (here_->dealing() != nullptr) exchange_parameters(here_->owner_groups(), stage);
   }
   embedding_->send_to_last_stage();
   return result;
@@ -475,7 +475,7 @@ void Runner::refresh_base_weights() {
     Engine& stage = runner->engine();
     if (stage.model().weights->shards() == nullptr)
       stage.base_trainer().refresh_weights(stage.backend(), *stage.model().weights);
-    if (CountedComm* owners = here_->dealing()) exchange_parameters(*owners, stage);
+    if (here_->dealing() != nullptr) exchange_parameters(here_->owner_groups(), stage);
   }
   embedding_->send_to_last_stage();
 }

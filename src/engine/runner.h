@@ -8,7 +8,8 @@
 // stage sums of its own, in the order of the whole. Ranks that have the same stages (the plan's
 // `data`) deal micro-batches out among themselves, and each keeps and steps its own rows of the
 // base parameters (train/ownership.h); in all else they are alike between batches. So do ranks that
-// divide the experts (the plan's `expert`), which keep and step their own ones.
+// divide the experts (the plan's `expert`), which keep and step their own ones, or rows of them
+// where there are several copies.
 //   Runner runner(engine); runner.run(batch, &sink); runner.step(slot, adamw);
 //   run_ranks(plan.num_ranks(), [&](Comm& comm) {
 //     Runner runner(comm, plan, engines_of(plan.stages_of(comm.rank())));
@@ -170,7 +171,9 @@ class Runner {
   Progress progress_;
   // Reused from batch to batch.
   Round round_;
-  std::vector<int> of_sequences_, of_backwards_;  // ranks that they were dealt to
+  // Ranks that they were dealt to; and of micro-batches that run at once the copies of experts that
+  // run them.
+  std::vector<int> of_sequences_, of_backwards_, of_backward_groups_;
   std::vector<double> sums_, all_sums_;
   std::vector<float> shared_;
 };

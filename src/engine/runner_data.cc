@@ -36,13 +36,17 @@ void for_each_loss_list(const api::Batch& batch, size_t s, Lists lists, api::Seq
 void Runner::deal_microbatches(const api::Batch& batch) {
   round_.dealt = here_->dealing()->rank();
   round_.num_dealt = here_->dealing()->size();
+  round_.num_at_once = here_->plan().expert;
   of_sequences_.clear();
   of_backwards_.clear();
+  of_backward_groups_.clear();
   while (next_round(here_->plan(), engine().options().pass_tokens, batch, round_)) {
     for (int m = 0; m < round_.num_microbatches(); ++m) {
       const int rank = m % round_.num_dealt;
       of_sequences_.resize(round_.firsts[static_cast<size_t>(m) + 1], rank);
-      if (runs_backward(batch)) of_backwards_.push_back(rank);
+      if (!runs_backward(batch)) continue;
+      of_backwards_.push_back(rank);
+      if (rank % round_.num_at_once == 0) of_backward_groups_.push_back(rank / round_.num_at_once);
     }
   }
   round_.clear();

@@ -20,8 +20,8 @@ struct Kind {
   int ParallelLayout::* parts;
 };
 // The first varies fastest from rank to rank.
-constexpr Kind kKinds[] = {{"data", &ParallelLayout::data},
-                           {"expert", &ParallelLayout::expert},
+constexpr Kind kKinds[] = {{"expert", &ParallelLayout::expert},
+                           {"data", &ParallelLayout::data},
                            {"tensor", &ParallelLayout::tensor},
                            {"pipeline", &ParallelLayout::pipeline}};
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // ParallelLayout: into how many parts of each kind the ranks of a run are divided. A plain value.
-// Two neighbouring ranks differ in their data; then in experts, then tensors, and last the stage.
+// Two neighbouring ranks differ in their experts; then in data, then tensors, and last the stage.
 #pragma once
 #include <cstdint>
 #include <string>

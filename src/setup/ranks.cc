@@ -123,8 +123,7 @@ int run_as_rank(const StageOptions& stages, RankBody body, const MpiOptions& opt
 }
 
 void check_layout(const schedule::ParallelLayout& layout, const model::ModelConfig& config) {
-  model::check_division(model::LayerTable(config),
-                        {.expert = layout.expert, .tensor = layout.tensor});
+  check_layout_of_passes(layout, config);
   if (layout.expert > 1) {
     throw Error(
         ErrorCode::kUnsupported,
@@ -143,17 +142,10 @@ void check_optimizer_of_ranks(const schedule::ParallelLayout& layout,
                           layout.tensor));
 }
 
-void check_layout_of_passes(const schedule::ParallelLayout& layout, const StageOptions& stages,
+void check_layout_of_passes(const schedule::ParallelLayout& layout,
                             const model::ModelConfig& config) {
-  if (layout.expert == 1) return check_layout(layout, config);
   model::check_division(model::LayerTable(config),
                         {.expert = layout.expert, .tensor = layout.tensor});
-  if (layout.data == 1 && layout.tensor == 1 && stages.stages <= 1) return;
-  throw Error(
-      ErrorCode::kUnsupported,
-      fmt::format("--ranks {}, with --stages {}: expert ranks go with pipeline=N alone yet; "
-                  "give --ranks expert={} or --ranks pipeline=N,expert={}",
-                  layout.text(), stages.stages, layout.expert, layout.expert));
 }
 
 void check_started_alone() {
@@ -177,18 +169,18 @@ StageOptions stages_with_layout(const StageOptions& given, const schedule::Paral
 }
 
 ProcessRanks process_ranks(const StageOptions& stages) {
-  return {.threads = stages.ranks_each, .data = stages.data * stages.tensor};
+  return {.threads = stages.ranks_each, .data = stages.data * stages.tensor * stages.expert};
 }
 
 // A backward's products that come later would have turns of their own.
 void check_deferred_weight_grads(const engine::PipelinePlan& plan, const StageOptions& options) {
-  const std::string_view kind = plan.expert > 1 ? "expert" : "data";
   if (plan.num_dealing() == 1 || !any_stage_defers_weight_gradients(plan)) return;
+  const std::string_view kind = plan.data > 1 ? "data" : "expert";
   throw Error(ErrorCode::kUnsupported,
               fmt::format("--ranks {}={} and --pipeline-schedule {}: gradients of all parameters "
                           "that come behind a backward are not summed over {} ranks yet; give "
                           "1f1b, or train an adapter",
-                          kind, plan.num_dealing(), options.schedule, kind));
+                          kind, plan.data > 1 ? plan.data : plan.expert, options.schedule, kind));
 }
 
 void check_memory_of_ranks(const std::string& memory, const std::string& offload) {

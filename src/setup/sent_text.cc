@@ -27,8 +27,9 @@ std::string heading_of(std::string_view name) {
 }  // namespace
 
 std::string data_ranks_text(const engine::PipelinePlan& plan) {
-  std::string text = fmt::format(
-      "each micro-batch is one of {} ranks', in turn; below is what one has and does", plan.data);
+  std::string text =
+      fmt::format("each micro-batch is one of {} ranks', in turn; below is what one has and does",
+                  plan.num_dealing());
   if (plan.weight_sharers > 1)
     text += fmt::format(", its part of one copy of the weights that {} share", plan.weight_sharers);
   return text;
@@ -36,9 +37,9 @@ std::string data_ranks_text(const engine::PipelinePlan& plan) {
 
 std::string expert_ranks_text(const engine::PipelinePlan& plan) {
   return fmt::format(
-      "those of every layer are dealt to {} ranks; below is what the first one has and does, and "
+      "those of every layer are dealt to {} ranks{}; below is what the first one has and does, and "
       "sends at most, whatever routers choose",
-      plan.expert);
+      plan.expert, plan.data == 1 ? "" : fmt::format(", in {} copies", plan.data));
 }
 
 std::string sent_table(const std::string& title, std::span<const SentBytes> of_ranks) {

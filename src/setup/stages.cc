@@ -158,7 +158,14 @@ std::vector<model::RecomputeRegions> regions_allowed(const StageOptions& options
 }
 
 void check_shard_weights(const StageOptions& options) {
-  if (!options.shard_weights || options.data > 1) return;
+  if (!options.shard_weights) return;
+  if (options.expert > 1) {
+    refuse(fmt::format(
+        "--shard-weights and --ranks expert={}: weights that expert ranks have alike are not "
+        "divided yet; leave one of them out",
+        options.expert));
+  }
+  if (options.data > 1) return;
   refuse(
       "--shard-weights: data ranks divide the weights among themselves; give --ranks data=N with "
       "it, or leave it out");
@@ -252,7 +259,7 @@ namespace {
 
 // What a rank loads.
 LoadSpec with_weight_share(LoadSpec spec, const engine::PipelinePlan& plan, int rank) {
-  spec.share = plan.weight_share(rank % plan.data);
+  spec.share = plan.weight_share(rank);
   spec.tensor = plan.tensor_share(rank);
   spec.expert = plan.expert_share(rank);
   spec.weight_sharers = std::max(1, plan.weight_sharers);
@@ -360,7 +367,7 @@ std::unique_ptr<engine::Runner> load_runner(Comm& comm, const engine::RunPlan& r
   const engine::RecomputeChoice recompute =
       plan.regions.any() ? spec.recompute : engine::RecomputeChoice();
   const int threads = threads_of(comm.rank_here(), comm.ranks_here(), spec.threads);
-  WeightGroup group(comm, plan.data, plan.weight_sharers > 0);
+  WeightGroup group(comm, {.count = plan.data, .stride = plan.expert}, plan.weight_sharers > 0);
   LoadSpec own = with_weight_share(spec, plan, comm.rank());
   own.weight_sharers = group.size();
   std::vector<std::unique_ptr<engine::Engine>> engines;

@@ -59,15 +59,16 @@ bool try_to_share(const Comm& ranks, int first, Warnings tell, Body body) {
 // Which ranks can have weights together: those that have the same stages, on one machine.
 class Neighbours {
  public:
-  // Collective. So many ranks, one behind the other, have the same stages.
-  Neighbours(Comm& ranks, int data) : data_(data) {
+  // Collective.
+  Neighbours(Comm& ranks, const AlikeRanks& alike) : alike_(alike) {
     ranks.all_gather({{compute_machine_hash()}}, machines_);
   }
 
   // Ascending, `rank` itself among them.
   [[nodiscard]] std::vector<int> of(int rank) const {
     std::vector<int> group;
-    for (int other = rank / data_ * data_; other < (rank / data_ + 1) * data_; ++other) {
+    const int all = alike_.count * alike_.stride, first = rank / all * all + rank % alike_.stride;
+    for (int other = first; other < first + all; other += alike_.stride) {
       if (machines_[static_cast<size_t>(other)] == machines_[static_cast<size_t>(rank)])
         group.push_back(other);
     }
@@ -83,7 +84,7 @@ class Neighbours {
   }
 
  private:
-  int data_;
+  AlikeRanks alike_;
   std::vector<double> machines_;
 };
 
@@ -127,10 +128,10 @@ std::vector<double> probe_sharing(Comm& ranks, const std::vector<int>& near, War
 
 }  // namespace
 
-WeightGroup::WeightGroup(Comm& ranks, int data, bool shares, Warnings tell)
+WeightGroup::WeightGroup(Comm& ranks, const AlikeRanks& alike, bool shares, Warnings tell)
     : ranks_(ranks), members_({ranks.rank()}) {
   if (!shares) return;
-  const Neighbours neighbours(ranks, data);
+  const Neighbours neighbours(ranks, alike);
   const std::vector<double> able = probe_sharing(ranks, neighbours.of(ranks.rank()), tell);
   members_ = neighbours.that_share_with(ranks.rank(), able);
   least_size_ = size();
@@ -156,8 +157,8 @@ void WeightGroup::publish_after_loading(SharedMemory* memory) {
 
 void choose_weight_sharers(Comm& ranks, StageOptions& stages) {
   if (stages.data == 1 || stages.shard_weights) return;
-  stages.weight_sharers =
-      WeightGroup(ranks, stages.data, /*shares=*/true, Warnings::kNone).least_size();
+  const AlikeRanks alike = {.count = stages.data, .stride = stages.expert};
+  stages.weight_sharers = WeightGroup(ranks, alike, /*shares=*/true, Warnings::kNone).least_size();
 }
 
 }  // namespace strata::apps

@@ -13,11 +13,16 @@
 
 namespace strata::apps {
 
+// How ranks that have the same weights lie among all: so many, each `stride`-th.
+struct AlikeRanks {
+  int count = 1;
+  int stride = 1;
+};
+
 class WeightGroup {
  public:
-  // Collective, of ranks of which so many, one behind the other, have the same stages. One that
-  // shares nothing asks nobody. `tell`: why a rank has a copy of its own.
-  WeightGroup(Comm& ranks, int data, bool shares, Warnings tell = Warnings::kTold);
+  // Collective. One that shares nothing asks nobody. `tell`: why a rank has a copy of its own.
+  WeightGroup(Comm& ranks, const AlikeRanks& alike, bool shares, Warnings tell = Warnings::kTold);
 
   // Ranks that have this one's copy.
   [[nodiscard]] int size() const { return static_cast<int>(members_.size()); }

@@ -3,6 +3,7 @@
 // which owner.
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "model/expert_ranks.h"
 #include "model/pass/gradient_turns.h"
@@ -51,13 +52,19 @@ bool BaseTrainer::is_of_divided_expert(size_t index) const {
          weights_.holds_layer(parameter.layer);
 }
 
+AddedBy BaseTrainer::who_adds_to(size_t index) const {
+  if (!is_of_divided_expert(index)) return AddedBy::kDealing;
+  const int num_ranks = weights_.expert_ranks()->share().num_ranks;
+  return share_.num_owners > num_ranks ? AddedBy::kExpertCopies : AddedBy::kOne;
+}
+
 void BaseTrainer::list_parameters_as_accumulators() {
   accumulators_.clear();
   for (size_t index = 0; index < weights_.table().size(); ++index) {
     if (!weights_.table()[index].trains() || is_borrowed(index)) continue;
     const TensorView& own = owned_gradients_[index];
     accumulators_.push_back(
-        {gradient_part_of(weights_, index), index, own, own, is_of_divided_expert(index)});
+        {gradient_part_of(weights_, index), index, own, own, who_adds_to(index)});
   }
 }
 
@@ -88,27 +95,30 @@ void BaseTrainer::add_second_use(TensorView& view, int64_t part, size_t index) {
 }
 
 int64_t BaseTrainer::most_values_of_a_part() const {
-  std::map<int64_t, int64_t> values;
+  std::map<std::pair<int64_t, AddedBy>, int64_t> values;
   int64_t most = 0;
   for (const Accumulator& a : accumulators_) {
-    if (!a.stays)
-      most = std::max(most, values[a.part] += weights_.table()[a.index].shape.num_elements());
+    if (a.stays()) continue;
+    int64_t& of_part = values[{a.part, a.added_by}];
+    most = std::max(most, of_part += weights_.table()[a.index].shape.num_elements());
   }
   return most;
 }
 
-// Parts take turns, so that each begins where the others do.
+// Parts take turns, and so do a layer's experts and all else of it, so that each begins where the
+// others do.
 void BaseTrainer::allocate_working_gradients() {
   const int64_t most = most_values_of_a_part();
   working_memory_ = Memory(allocator_, most * dtype_bytes(DType::kF32));
   const TensorView working(working_memory_.data(), DType::kF32, {most});
-  std::map<int64_t, int64_t> values;  // of each part
+  std::map<std::pair<int64_t, AddedBy>, int64_t> values;  // of each part
   for (size_t i = 0; i < accumulators_.size(); ++i) {
     Accumulator& a = accumulators_[i];
-    if (a.stays) continue;
+    if (a.stays()) continue;
     const Shape& shape = weights_.table()[a.index].shape;
-    a.working = working.part(values[a.part], shape);
-    values[a.part] += shape.num_elements();
+    int64_t& of_part = values[{a.part, a.added_by}];
+    a.working = working.part(of_part, shape);
+    of_part += shape.num_elements();
     const bool is_second = i >= first_second_use_;
     (is_second ? *second_uses_[i - first_second_use_] : gradients_.d_weight[a.index]) = a.working;
   }

@@ -100,15 +100,13 @@ Ownership divide_parameters(const model::ModelWeights& weights, const BaseStep& 
       items.emplace_back();
       continue;
     }
-    const model::ExpertRanks* const experts =
-        num_owners > 1 && parameter.expert >= 0 ? weights.expert_ranks() : nullptr;
-    const int owner = experts == nullptr
-                          ? -1
-                          : experts->share().rank_of(parameter.expert, parameter.row->num_experts);
     items.push_back({.rows = parameter.num_rows_of(share),
                      .cols = parameter.num_cols(),
-                     .whole = is_stepped_by_muon(weights, how, index),
-                     .owner = owner});
+                     .whole = is_stepped_by_muon(weights, how, index)});
+    if (num_owners == 1 || parameter.expert < 0 || weights.expert_ranks() == nullptr) continue;
+    const model::ExpertShare& experts = weights.expert_ranks()->share();
+    items.back().first_owner = experts.rank_of(parameter.expert, parameter.row->num_experts);
+    items.back().stride = experts.num_ranks;
   }
   return {items, num_owners};
 }

@@ -4,6 +4,7 @@
 // back to zero, compute copies refreshed. A step without an accumulated gradient is a no-op:
 // weights, moments and step count stay, and the result says so. Engine thread only.
 #pragma once
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -60,15 +61,22 @@ Ownership divide_borrowed_embedding(const model::ModelWeights& weights, int num_
 // How many such uses there are: as the head, and as embedding and head of multi-token prediction.
 [[nodiscard]] int num_borrowed_uses(const model::ModelConfig& config);
 
+// Which ranks add to a gradient, one behind the other.
+enum class AddedBy : uint8_t {
+  kDealing,       // all that deal micro-batches out
+  kExpertCopies,  // of these, where experts are in several copies, those that have this expert
+  kOne            // the one that alone has an expert
+};
+
 // A gradient that passes accumulate, of a parameter or of a second use of one.
 struct Accumulator {
   int64_t part = 0;  // whose turn it is (model/pass/gradient_turns.h)
   size_t index = 0;  // the parameter
   TensorView working;
   TensorView own;  // the rows that are owned, at rest: [rows, cols]; or empty
-  // No other rank adds to it: an expert that this one alone has. It is no part of a turn, and
-  // `working` is where it rests.
-  bool stays = false;
+  AddedBy added_by = AddedBy::kDealing;
+  // No other rank adds to it. It is no part of a turn, and `working` is where it rests.
+  [[nodiscard]] bool stays() const { return added_by == AddedBy::kOne; }
 };
 
 // Full-parameter training: fp32 row-major masters of every base parameter are the truth; products
@@ -95,8 +103,8 @@ class BaseTrainer {
   [[nodiscard]] const Ownership& resting(size_t index) const {
     return is_borrowed(index) ? borrowed_ : ownership_;
   }
-  // In one order everywhere, but for those that stay; second uses of embedding and head are the
-  // last.
+  // Those that several ranks add to are in one order on all of them; second uses of embedding and
+  // head are the last.
   [[nodiscard]] std::span<const Accumulator> accumulators() const { return accumulators_; }
   [[nodiscard]] std::span<const Accumulator> second_uses() const {
     return std::span(accumulators_).subspan(first_second_use_);
@@ -165,8 +173,9 @@ class BaseTrainer {
   // Says who owns what, and allocates what this one does.
   void divide_gradients();
   void list_parameters_as_accumulators();
-  // Whether the parameter is an expert that one of the owners alone has.
+  // Whether the parameter is an expert that some of the owners alone have.
   [[nodiscard]] bool is_of_divided_expert(size_t index) const;
+  [[nodiscard]] AddedBy who_adds_to(size_t index) const;
   void allocate_working_gradients();
   [[nodiscard]] int64_t most_values_of_a_part() const;  // of accumulators
   void allocate_masters_and_moments();

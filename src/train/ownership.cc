@@ -2,6 +2,8 @@
 #include "train/ownership.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "base/check.h"
 
@@ -31,22 +33,28 @@ Ownership::Ownership(std::span<const Item> items, int num_owners)
     : items_(items.begin(), items.end()),
       rows_(static_cast<size_t>(num_owners), std::vector<OwnedRows>(items.size())) {
   CHECK(num_owners >= 1, num_owners);
-  int64_t total = 0;
-  for (const Item& item : items_) total += item.owner < 0 ? item.rows * item.cols : 0;
-  int owner = 0;
-  int64_t done = 0;
-  for (size_t index = 0; index < items_.size(); ++index) {
-    const Item& item = items_[index];
-    if (item.owner >= 0) rows_[static_cast<size_t>(item.owner)][index] = {0, item.rows};
-    for (int64_t first = 0; item.owner < 0 && first < item.rows;) {
-      const int64_t left = item.rows - first;
-      const int64_t space = total * (owner + 1) / num_owners - done;
-      const int64_t count = owner + 1 == num_owners ? left : rows_to_take(item, left, space);
-      if (count > 0) rows_[static_cast<size_t>(owner)][index] = {first, count};
-      first += count;
-      done += count * item.cols;
-      if (first < item.rows) ++owner;
-    }
+  std::map<std::pair<int, int>, Filling> fillings;
+  const auto filling_of = [&](const Item& item) -> Filling& {
+    return fillings[{item.first_owner, item.stride}];
+  };
+  for (const Item& item : items_) filling_of(item).total += item.rows * item.cols;
+  for (size_t index = 0; index < items_.size(); ++index)
+    divide_rows(index, filling_of(items_[index]));
+}
+
+void Ownership::divide_rows(size_t index, Filling& filling) {
+  const Item& item = items_[index];
+  const int num_owners = (this->num_owners() - item.first_owner + item.stride - 1) / item.stride;
+  for (int64_t first = 0; first < item.rows;) {
+    const int64_t left = item.rows - first;
+    const int64_t space = filling.total * (filling.place + 1) / num_owners - filling.done;
+    const bool is_last = filling.place + 1 == num_owners;
+    const int64_t count = is_last ? left : rows_to_take(item, left, space);
+    const auto owner = static_cast<size_t>(item.first_owner + filling.place * item.stride);
+    if (count > 0) rows_[owner][index] = {first, count};
+    first += count;
+    filling.done += count * item.cols;
+    if (first < item.rows) ++filling.place;
   }
 }
 

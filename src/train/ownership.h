@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ownership: which of several ranks that have the same parameters keeps what of them between steps:
 // masters, moments and gradients. Each has a run of rows in the table's order, about as many values
-// as any other, and steps it alone; an expert that one rank alone has is that rank's besides. Plain
-// values. Any thread.
+// as any other, and steps it alone; where some ranks alone have an expert, they own it besides.
+// Plain values. Any thread.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -46,12 +46,12 @@ void append_row_pieces(size_t index, const OwnedRows& rows, int64_t cols, DType 
 
 class Ownership {
  public:
-  // A parameter; of none that is held or trains there are 0 rows. `whole`: it has one owner, which
-  // `owner` is unless that is negative.
+  // A parameter; of none that is held or trains there are 0 rows. `whole`: it has one owner. Owners
+  // are each `stride`-th from `first_owner` on; those of two parameters are the same, or others.
   struct Item {
     int64_t rows = 0, cols = 0;
     bool whole = false;
-    int owner = -1;
+    int first_owner = 0, stride = 1;
   };
   Ownership() = default;
   Ownership(std::span<const Item> items, int num_owners);
@@ -75,6 +75,12 @@ class Ownership {
  private:
   // How many of the `left` rows of a parameter an owner takes that has space for so many values.
   static int64_t rows_to_take(const Item& item, int64_t left, int64_t space);
+  // Values of all parameters that the same owners have, those dealt to them, and who is next.
+  struct Filling {
+    int64_t total = 0, done = 0;
+    int place = 0;
+  };
+  void divide_rows(size_t index, Filling& filling);
 
   std::vector<Item> items_;
   std::vector<std::vector<OwnedRows>> rows_;  // of each owner, by parameter

@@ -54,6 +54,24 @@ TEST_F(RanksTest, OfExpertsInStagesChangeNoBit) {
   }
 }
 
+// In copies: of all parameters, whose owners are among the ranks of all copies, and of adapters.
+TEST_F(RanksTest, OfCopiesOfExpertsChangeNoBit) {
+  for (const std::string method : {"lora", "full"}) {
+    SCOPED_TRACE(method);
+    TrainOptions one = options("one-" + method);
+    one.model = make_v4_model(/*mtp=*/true);
+    one.method = method;
+    one.mtp_weight = 0.3;
+    one.steps = 3;
+    ASSERT_EQ(run_train(one), 0);
+    const Ended ended = run_ranks(4, dealt(one, method, "data=2,expert=2"));
+    ASSERT_EQ(ended.code, 0) << ended.text;
+    expect_the_files_of(one, method,
+                        method == "lora" ? "adapter_model.safetensors" : "model.safetensors");
+    EXPECT_THAT(ended.text, HasSubstr("are dealt to 2 ranks, in 2 copies"));
+  }
+}
+
 // What is sent is as much of each kind as was planned, or of rows of experts as routers chose,
 // which is no more.
 TEST_F(RanksTest, OfExpertsSendWhatWasPlanned) {
@@ -61,15 +79,14 @@ TEST_F(RanksTest, OfExpertsSendWhatWasPlanned) {
   o.model = make_v4_model();
   o.steps = 2;
   o.json = true;
-  for (const int stages : {1, 2}) {
-    SCOPED_TRACE(stages);
-    const std::string division = fmt::format("pipeline={},expert=2", stages);
-    const Ended trained =
-        run_ranks(2 * stages, dealt(o, fmt::format("out{}", stages), division,
-                                    {.schedule = "1f1b", .microbatches = stages}));
+  for (const std::string other : {"data=1", "pipeline=2", "data=2"}) {
+    SCOPED_TRACE(other);
+    const int stages = other == "pipeline=2" ? 2 : 1, num_ranks = other == "data=1" ? 2 : 4;
+    const Ended trained = run_ranks(num_ranks, dealt(o, "out-" + other, other + ",expert=2",
+                                                     {.schedule = "1f1b", .microbatches = stages}));
     ASSERT_EQ(trained.code, 0) << trained.text;
     const boost::json::object all = json_of(trained, "{\"steps\":");
-    ASSERT_EQ(std::ssize(all.at("ranks").as_array()), 2 * stages);
+    ASSERT_EQ(std::ssize(all.at("ranks").as_array()), num_ranks);
     for (const boost::json::value& rank : all.at("ranks").as_array()) {
       const boost::json::object& sent = rank.at("sent_bytes").as_object();
       const boost::json::object& planned = rank.at("planned_sent_bytes").as_object();
@@ -146,9 +163,12 @@ TEST_F(RanksTest, OfExpertsArePlanned) {
     EXPECT_EQ(rank.at("planned_bytes"), divided.at("planned_bytes"));
     EXPECT_GT(rank.at("planned_sent_bytes").at("activations").as_int64(), 0);
   }
-  const Ended refused = run_shell(quoted(words) + "--ranks expert=4,data=2");
-  EXPECT_EQ(refused.code, 2);
-  EXPECT_THAT(refused.text, HasSubstr("expert ranks go with pipeline=N alone yet"));
+  // Two copies: each expert's state is divided too.
+  const boost::json::object copies = planned("--ranks expert=4,data=2");
+  ASSERT_EQ(copies.at("ranks").as_array().size(), 8u);
+  EXPECT_EQ(copies.at("bytes").at("weights"), divided.at("bytes").at("weights"));
+  EXPECT_LT(copies.at("bytes").at("base training").as_int64(),
+            divided.at("bytes").at("base training").as_int64());
 }
 
 // One line of JSON, printed once.

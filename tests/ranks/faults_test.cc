@@ -191,6 +191,8 @@ TEST_F(RanksTest, AnyDivisionContinuesWhatExpertRanksHad) {
   TrainOptions o = dealt(one, "killed", "expert=2");
   kill_and_expect_its_name(RunningRanks(start_of(2, o), o), 1);
   o.resume = true;
+  o.stages.ranks = "data=2,expert=2";
+  kill_and_expect_its_name(RunningRanks(start_of(4, o), o), 3, 30);
   o.stages.ranks = "expert=4";
   const Ended resumed = run_ranks(4, o);
   EXPECT_EQ(resumed.code, 0) << resumed.text;

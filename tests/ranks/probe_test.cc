@@ -184,7 +184,11 @@ TEST_F(ProbeOverRanks, DivideExpertsAndChangeNoByte) {
     const ProbeOptions one = request_of("qwen3_moe", request, {"a", "b", "c"});
     ASSERT_EQ(run_probe(one), 0);
     expect_same_of(one, 4, "pipeline=2,expert=2", /*shards=*/false);
+    expect_same_of(one, 4, "data=2,expert=2", /*shards=*/false);
   }
+  const ProbeOptions one = request_of("qwen3_5_moe", "train_params", {"a", "b"});
+  ASSERT_EQ(run_probe(one), 0);
+  expect_same_of(one, 4, "tensor=2,expert=2", /*shards=*/false);
 }
 
 // What tensor ranks and expert ranks do not do yet is refused by its name, before a model is
@@ -203,12 +207,6 @@ TEST_F(ProbeOverRanks, RanksThatDivideAStageRefuseTheRest) {
              4,
              {},
              "--ranks expert=2: the model has no experts"},
-        Case{"gpt_oss",
-             "main",
-             "expert=2,data=2",
-             4,
-             {},
-             "expert ranks go with pipeline=N alone yet"},
         Case{"gpt_oss", "main", "expert=7", 7, {}, "6 experts are fewer than the ranks"}}) {
     SCOPED_TRACE(c.want);
     const ProbeOptions one = request_of(c.golden, c.request, {"a", "b"});

@@ -30,13 +30,13 @@ TEST(ParallelLayout, IsTheSameInWhateverOrderItIsWritten) {
   EXPECT_EQ(parse_layout("data=1").num_ranks(), 1);
 }
 
-TEST(ParallelLayout, DataVaryFastestAndThePipelineSlowest) {
+TEST(ParallelLayout, ExpertsVaryFastestAndThePipelineSlowest) {
   const ParallelLayout layout = parse_layout("pipeline=2,expert=2,data=3");
   EXPECT_EQ(layout.place_of(0), (ParallelLayout{0, 0, 0, 0}));
   EXPECT_EQ(layout.place_of(1),
-            (ParallelLayout{.pipeline = 0, .data = 1, .expert = 0, .tensor = 0}));
-  EXPECT_EQ(layout.place_of(3),
             (ParallelLayout{.pipeline = 0, .data = 0, .expert = 1, .tensor = 0}));
+  EXPECT_EQ(layout.place_of(2),
+            (ParallelLayout{.pipeline = 0, .data = 1, .expert = 0, .tensor = 0}));
   EXPECT_EQ(layout.place_of(11),
             (ParallelLayout{.pipeline = 1, .data = 2, .expert = 1, .tensor = 0}));
 }

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <deque>
 #include <string_view>
+#include <vector>
 
 #include "backend/thread_comm.h"
 #include "engine/pipeline/sent_plan.h"
@@ -144,6 +146,152 @@ TEST_P(ExpertRanksTest, StagesTrainToTheBitsOfOneProcess) {
   expect_same_bits(run_staged(c), want);
 }
 
+// Several copies of the experts: micro-batches are dealt copy behind copy, and an expert's sums go
+// on from copy to copy. Each family in one of three ways; in the last round a copy has nothing.
+TEST_P(ExpertRanksTest, CopiesTrainToTheBitsOfOneProcess) {
+  struct Way {
+    int copies;
+    int64_t pass_tokens;
+    bool parameters;
+    DType dtype;
+  };
+  const Way ways[] = {
+      {2, 8, true, DType::kF32}, {2, 16, false, DType::kBF16}, {3, 8, false, DType::kF32}};
+  const Way& way = ways[std::string_view(GetParam().model).size() % std::size(ways)];
+  StagedCase c = {.model = GetParam().model,
+                  .num_layers = 3,
+                  .parameters = way.parameters,
+                  .dtype = way.dtype,
+                  .num_ranks = 1,
+                  .num_microbatches = 1,
+                  .pass_tokens = way.pass_tokens};
+  const Outcome want = run_whole(c);
+  c.expert = GetParam().ranks.front();
+  c.data = way.copies;
+  SCOPED_TRACE(::testing::PrintToString(c));
+  expect_same_bits(run_staged(c), want);
+}
+
+// The same with all activations recomputed, Muon, routers' biases that follow loads, multi-token
+// prediction; fewer sequences than ranks, so that a copy has none; and in stages.
+TEST(ExpertRanksTest, CopiesInEveryWayTrainToTheBitsOfOneProcess) {
+  const StagedCase qwen = {.model = "qwen3_moe",
+                           .num_layers = 3,
+                           .num_ranks = 1,
+                           .data = 2,
+                           .expert = 3,
+                           .num_microbatches = 1};
+  std::vector<StagedCase> cases;
+  const auto add = [&](StagedCase c, auto change) {
+    change(c);
+    cases.push_back(std::move(c));
+  };
+  add(qwen, [](StagedCase& c) { c.again = Again::kLayers; });
+  add(qwen, [](StagedCase& c) { c.parameters = c.muon = true; });
+  add(qwen, [](StagedCase& c) { c.num_sequences = 3; });
+  add(qwen, [](StagedCase& c) {
+    c.num_sequences = 4;
+    c.parameters = true;
+    c.pass_tokens = 1;
+  });
+  const StagedCase deepseek = {.model = "deepseek_v4_mtp",
+                               .num_layers = 3,
+                               .parameters = true,
+                               .dtype = DType::kBF16,
+                               .num_ranks = 1,
+                               .data = 2,
+                               .expert = 2,
+                               .num_microbatches = 1,
+                               .mtp = true,
+                               .router_bias_rate = 0.01};
+  add(deepseek, [](StagedCase&) {});
+  add(deepseek, [](StagedCase& c) { c.parameters = false; });
+  const StagedCase staged = {.model = "qwen3_moe",
+                             .num_layers = 4,
+                             .num_ranks = 2,
+                             .data = 2,
+                             .expert = 2,
+                             .kind = schedule::Kind::k1f1b,
+                             .num_microbatches = 2};
+  add(staged, [](StagedCase& c) { c.parameters = c.tied = true; });
+  add(staged, [](StagedCase& c) {
+    c.kind = schedule::Kind::kZb1p;
+    c.dtype = DType::kBF16;
+    c.num_sequences = 7;
+  });
+  for (StagedCase c : cases) {
+    SCOPED_TRACE(::testing::PrintToString(c));
+    const Outcome got = run_staged(c);
+    c.expert = c.data = 1;
+    c.again = Again::kNothing;
+    expect_same_bits(got, run_whole(c));
+  }
+}
+
+// Beside tensor ranks, which divide each matrix of an expert too: in several copies, in stages, of
+// which a process has two.
+TEST(ExpertRanksTest, BesideTensorRanksTrainToTheBitsOfOneProcess) {
+  const StagedCase plain = {.model = "qwen3_moe",
+                            .num_layers = 3,
+                            .num_ranks = 1,
+                            .tensor = 2,
+                            .expert = 2,
+                            .num_microbatches = 1,
+                            .pass_tokens = 8};
+  StagedCase parameters = plain, bf16 = plain, gemma = plain, copies = plain, staged = plain;
+  parameters.model = "deepseek_moe";
+  parameters.parameters = true;
+  bf16.model = "gpt_oss";
+  bf16.dtype = DType::kBF16;
+  gemma.model = "gemma4_moe";
+  gemma.again = Again::kLayers;
+  copies.model = "deepseek_v4_mtp";
+  copies.parameters = copies.mtp = true;
+  copies.data = 2;
+  staged.num_layers = 4;
+  staged.num_ranks = staged.num_microbatches = staged.ranks_each = 2;
+  staged.parameters = true;
+  for (StagedCase c : {plain, parameters, bf16, gemma, copies, staged}) {
+    SCOPED_TRACE(::testing::PrintToString(c));
+    const Outcome got = run_staged(c);
+    c.expert = c.data = c.tensor = 1;
+    c.again = Again::kNothing;
+    expect_same_bits(got, run_whole(c));
+  }
+}
+
+// Processes that have several stages each.
+TEST(ExpertRanksTest, SeveralStagesOfAProcessTrainToTheBitsOfOne) {
+  for (const bool parameters : {false, true}) {
+    StagedCase c = {.model = "qwen3_moe",
+                    .num_layers = 4,
+                    .parameters = parameters,
+                    .num_ranks = parameters ? 2 : 4,
+                    .ranks_each = 2,
+                    .data = parameters ? 2 : 1,
+                    .expert = 2,
+                    .kind = schedule::Kind::k1f1b,
+                    .num_microbatches = 2};
+    SCOPED_TRACE(::testing::PrintToString(c));
+    const Outcome got = run_staged(c);
+    c.expert = c.data = 1;
+    expect_same_bits(got, run_whole(c));
+  }
+}
+
+// Without a backward: each rank has all results, whoever made them.
+TEST(ExpertRanksTest, CopiesGiveTheBitsOfOneProcess) {
+  StagedCase c = {.model = "deepseek_moe",
+                  .num_layers = 3,
+                  .dtype = DType::kBF16,
+                  .num_ranks = 1,
+                  .num_microbatches = 1};
+  const Outcome want = score_whole(c);
+  c.expert = 3;
+  c.data = 2;
+  for (const Outcome& got : score_staged(c)) expect_same_bits(got, want);
+}
+
 // Ranks without a sequence of their own run their experts for the others.
 TEST_P(ExpertRanksTest, FewerSequencesThanRanks) {
   StagedCase c = {.model = GetParam().model,
@@ -190,6 +338,58 @@ TEST(ExpertRanksTest, EachSequenceIsRunByOneRank) {
   for (const int64_t bytes : results) {
     EXPECT_GT(bytes, each / 6);
     EXPECT_LT(bytes, each / 2);
+  }
+}
+
+// Of adapters and of all parameters, behind which a step comes: as much of each kind as was
+// planned, or of rows of experts no more. Ranks of copies of them exchange what both own.
+TEST(ExpertRanksTest, CopiesSendWhatWasPlanned) {
+  for (const bool parameters : {false, true}) {
+    for (const int stages : {1, 2}) {
+      const StagedCase c = {.model = "deepseek_moe",
+                            .num_layers = 4,
+                            .parameters = parameters,
+                            .dtype = DType::kBF16,
+                            .num_ranks = stages,
+                            .data = 2,
+                            .expert = 2,
+                            .num_microbatches = stages,
+                            .pass_tokens = 8,
+                            .router_bias_rate = parameters ? 0.01 : 0.0};
+      SCOPED_TRACE(::testing::PrintToString(c));
+      const PipelinePlan plan = staged_plan(c);
+      run_ranks(plan.num_ranks_in_all(), [&](Comm& comm) {
+        Runner runner(comm, plan, staged_engines(c, comm, plan));
+        std::vector<api::AdapterSlot> slots = {api::AdapterSlot::kBase};
+        if (parameters) {
+          runner.enable_base_steps({.router_bias_rate = c.router_bias_rate});
+        } else {
+          slots = {runner.create_adapter(
+              model::make_adapter_specs(runner.engine().config(), {"all-linear"}, 4, 8.0), 1)};
+        }
+        const std::deque<api::Datum> data = staged_data(runner.engine().config().vocab_size, c);
+        api::Batch batch = {.gradients = parameters ? api::Gradients::kParameters
+                                                    : api::Gradients::kAdapters};
+        for (const api::Datum& datum : data)
+          batch.sequences.push_back({.datum = &datum, .slot = slots.front()});
+        for (int step = 0; step < 2; ++step) {
+          const std::vector<SentBytes> planned = runner.plan_sends(batch, slots);
+          SentBytes sent;
+          sent -= runner.sent();
+          runner.run(batch);
+          runner.step(slots.front(), {.lr = 1e-3});
+          sent += runner.sent();
+          SentBytes of_rank = planned[static_cast<size_t>(comm.rank())];
+          for (const Sent exact :
+               {Sent::kResults, Sent::kGradients, Sent::kControl, Sent::kParameters})
+            EXPECT_EQ(sent[exact], of_rank[exact]) << comm.rank() << " " << static_cast<int>(exact);
+          for (const Sent bounded : {Sent::kActivations, Sent::kActivationGradients}) {
+            EXPECT_GT(sent[bounded], 0) << comm.rank();
+            EXPECT_LE(sent[bounded], of_rank[bounded]) << comm.rank();
+          }
+        }
+      });
+    }
   }
 }
 

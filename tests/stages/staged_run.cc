@@ -300,10 +300,10 @@ std::vector<std::unique_ptr<Engine>> staged_engines(const StagedCase& c, Comm& c
   for (const int stage : plan.stages_of(comm.rank() / plan.num_pipelines())) {
     auto backend = engines.empty() ? std::make_unique<CpuBackend>(choose_cpu_path(), 1)
                                    : engines.front()->backend().sharing();
-    auto model = model::init_model(*backend, staged_config(c), c.dtype, 3,
-                                   plan.layers[static_cast<size_t>(stage)],
-                                   plan.weight_share(comm.rank() % plan.data),
-                                   plan.tensor_share(comm.rank()), plan.expert_share(comm.rank()));
+    auto model =
+        model::init_model(*backend, staged_config(c), c.dtype, 3,
+                          plan.layers[static_cast<size_t>(stage)], plan.weight_share(comm.rank()),
+                          plan.tensor_share(comm.rank()), plan.expert_share(comm.rank()));
     engines.push_back(std::make_unique<Engine>(std::move(backend), std::move(model), options));
   }
   return engines;

@@ -40,6 +40,34 @@ TEST(Ownership, EachRowHasOneOwnerAndAllHaveAboutAsMuch) {
   }
 }
 
+// Experts that each second or third owner has: the rest has none of them, and about as much of all
+// else as these.
+TEST(Ownership, SomeOwnersAloneHaveAParameter) {
+  const std::vector<Ownership::Item> items = {
+      {60, 8, false},      {64, 8, false, 0, 3}, {64, 8, false, 0, 3}, {64, 8, false, 1, 3},
+      {64, 8, true, 2, 3}, {64, 8, true, 2, 3},  {5, 8, false},        {7, 8, false, 1, 3}};
+  const Ownership ownership(items, 6);
+  for (size_t index = 0; index < items.size(); ++index) {
+    const Ownership::Item& item = items[index];
+    int64_t next = 0;
+    for (int owner = 0; owner < 6; ++owner) {
+      const OwnedRows& rows = ownership.rows(owner, index);
+      if (rows.empty()) continue;
+      EXPECT_EQ(owner % item.stride, item.first_owner) << index;
+      EXPECT_EQ(rows.first, next) << index;
+      EXPECT_FALSE(item.whole && ownership.is_divided(owner, index)) << index;
+      next = rows.end();
+    }
+    EXPECT_EQ(next, item.rows) << index;
+  }
+  EXPECT_EQ(ownership.num_values(0, 1), 64 * 8);
+  EXPECT_EQ(ownership.num_values(3, 2), 64 * 8);
+  for (const int owner : {1, 4}) {
+    const int64_t of_experts = ownership.num_values(owner, 3) + ownership.num_values(owner, 7);
+    EXPECT_NEAR(static_cast<double>(of_experts), 71 * 8 / 2.0, 8) << owner;
+  }
+}
+
 TEST(Ownership, RowsOfBoth) {
   const OwnedRows rows = {.first = 3, .count = 4};
   EXPECT_EQ(rows.shared_with({.first = 5, .count = 9}).count, 2);

@@ -114,11 +114,11 @@ class StagesBench {
     const int threads = threads_of(comm.rank_here(), comm.ranks_here(), options_.threads);
     for (const int stage : plan_.stages_of(comm.rank() / plan_.num_pipelines())) {
       auto backend = engines.empty() ? make_backend(threads) : engines.front()->backend().sharing();
-      engines.push_back(make_random_engine(
-          std::move(backend), config_, spec_.dtype,
-          checked_random_weights(options_.weights, options_.method), engine_options,
-          plan_.layers[static_cast<size_t>(stage)], plan_.weight_share(comm.rank() % plan_.data),
-          plan_.tensor_share(comm.rank())));
+      engines.push_back(
+          make_random_engine(std::move(backend), config_, spec_.dtype,
+                             checked_random_weights(options_.weights, options_.method),
+                             engine_options, plan_.layers[static_cast<size_t>(stage)],
+                             plan_.weight_share(comm.rank()), plan_.tensor_share(comm.rank())));
     }
     return engines;
   }

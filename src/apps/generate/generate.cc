@@ -127,6 +127,12 @@ void generate_on_rank(const GenerateOptions& options, Comm& comm, int& exit_code
 
 void check_ranks_of_generate(const schedule::ParallelLayout& layout,
                              const GenerationOptions& options) {
+  if (layout.expert > 1 && layout.tensor > 1) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("--ranks {}: generate divides a model by tensor=N or expert=N, not by "
+                            "both yet; give one of them",
+                            layout.text()));
+  }
   if (layout.data > 1) {
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("--ranks {}: generate has one answer and no data ranks, which share "
@@ -139,7 +145,7 @@ void check_ranks_of_generate(const schedule::ParallelLayout& layout,
                             "alone",
                             layout.text(), options.division.stages));
   }
-  check_layout_of_passes(layout, options.division, read_spec(options).parsed.config);
+  check_layout_of_passes(layout, read_spec(options).parsed.config);
 }
 
 // One of several processes: the first one reads the prompt and draws the seed.

@@ -72,14 +72,20 @@ ProbeStats::Heaviest ProbeStats::plan_heaviest_pass(int stage, engine::Engine& e
   Heaviest most = {.shape = pass_shape_of(batch)};
   engine::Round round;
   round.num_dealt = engine::num_dealing(plan_, batch);
+  const bool deals_rows = plan_.expert > 1 && round.num_dealt > 1;
+  if (deals_rows) round.num_at_once = plan_.expert;
   model::DealtRows dealt;
   while (next_round(plan_, engine.options().pass_tokens, batch, round)) {
-    if (plan_.expert > 1)
-      engine::lay_out_dealt_rows(engine, batch, round.firsts, round.num_dealt, dealt);
-    for (size_t m = 0; m + 1 < round.firsts.size(); ++m) {
+    for (int m = 0; m < round.num_microbatches(); ++m) {
+      round.dealt = m % round.num_dealt;
+      const auto first = round.firsts.begin() + m;
       engine::MicroBatch rows;
-      engine::PassWork work = rows.collate(engine, batch, round.firsts[m], round.firsts[m + 1]);
-      if (plan_.expert > 1) work.dealt = &dealt;
+      engine::PassWork work = rows.collate(engine, batch, first[0], first[1]);
+      if (deals_rows) {
+        engine::lay_out_dealt_rows(engine, batch, round.firsts_of_group(m / round.num_dealt),
+                                   round.num_at_once, dealt);
+        work.dealt = &dealt;
+      }
       most.add_pass(engine::plan_pass(engine, work, rows.state(), plan_.has_flights(),
                                       plan_.defers_weight_gradients(stage)),
                     rows.builder().num_tokens());
@@ -195,7 +201,7 @@ ProbeStats::Stage ProbeStats::sum_of_stages() const {
   for (const Stage& stage : stages_) {
     sum.planned_bytes += stage.planned_bytes;
     sum.peak_bytes += stage.shared_bytes;
-    if (stage.rank % plan_.data != 0) continue;  // data ranks are alike
+    if (stage.rank / plan_.expert % plan_.data != 0) continue;  // data ranks are alike
     add_by_tag(stage.saved, sum.saved);
     add_by_tag(stage.offloaded, sum.offloaded);
     if (stage.rank % plan_.num_pipelines() == 0) add_by_tag(stage.recomputed, sum.recomputed);

@@ -6,6 +6,20 @@
 
 namespace strata::engine {
 
+PassWork collate_place_of_round(Engine& engine, const api::Batch& batch, const Round& round,
+                                size_t place, MicroBatch& rows) {
+  const size_t end = round.firsts.size() - 1;
+  const bool has = place < end;
+  const size_t m = has ? place : end;
+  PassWork work = rows.collate(engine, batch, round.firsts[m], round.firsts[has ? m + 1 : m]);
+  work.first_row = round.first_rows[m];
+  if (has || !round.backward) return work;
+  const bool of_base = batch.gradients == api::Gradients::kParameters;
+  work.adapter_gradients = !of_base;
+  work.base_gradients = of_base ? engine.base_trainer().gradients() : nullptr;
+  return work;
+}
+
 void lay_out_dealt_rows(const Engine& engine, const api::Batch& batch,
                         std::span<const size_t> firsts, int num_ranks, model::DealtRows& dealt) {
   const auto ranks = static_cast<size_t>(num_ranks);

@@ -69,7 +69,7 @@ int64_t GradientChain::part_of_layer(int64_t layer) const {
 }
 
 train::OwnedRows GradientChain::rows_in(int64_t part, const train::Accumulator& sum) const {
-  if (sum.stays) return {};
+  if (sum.added_by != group_.adds) return {};
   const int64_t rows = engine_.base_trainer().resting(sum.index).items()[sum.index].rows;
   if (sum.part != model::kHeadPart) return {.count = part == sum.part ? rows : 0};
   if (part > model::kHeadPart) return {};
@@ -90,15 +90,26 @@ void GradientChain::add_parameter_views() {
   }
 }
 
-// Whether a module's sums are one rank's alone, which has the experts: no other adds to them.
-bool GradientChain::is_of_divided_experts(const model::LoraModule& module) const {
-  return module.num_experts > 0 && engine_.model().weights->expert_ranks() != nullptr;
+void GradientChain::add_expert_views(const model::LoraAdapter& adapter) {
+  ++block_;
+  for (const model::LoraModule& module : adapter.modules()) {
+    if (module.num_experts == 0 || module.d_a.empty()) continue;
+    const model::AxisPart own = engine_.model().weights->own_experts(module.num_experts);
+    for (const TensorView& gradient : {module.d_a, module.d_b}) {
+      const int64_t each = gradient.shape.num_elements() / module.num_experts;
+      append_gradient(part_of_layer(module.spec.layer),
+                      gradient.part(own.first * each, {own.count * each}));
+    }
+  }
 }
 
 void GradientChain::add_adapter_views(model::LoraAdapter& adapter) {
+  if (group_.is_of_experts()) return add_expert_views(adapter);
+  const bool divides_experts = engine_.model().weights->expert_ranks() != nullptr;
   ++block_;
   for (const model::LoraModule& module : adapter.modules()) {
-    if (is_of_divided_experts(module)) continue;
+    // The ranks that have an expert alone add to its gradients.
+    if (divides_experts && module.num_experts > 0) continue;
     const int64_t outside = module.is_before_layers() ? model::kEmbeddingPart : model::kHeadPart;
     const int64_t part = module.spec.layer < 0 ? outside : part_of_layer(module.spec.layer);
     append_gradient(part, module.d_a);
@@ -218,7 +229,7 @@ void GradientChain::begin_part(int64_t part, size_t place) {
   for (const TensorView& sum : views_of(part)) ops::fill_zero(engine_.backend(), sum);
 }
 
-// Calls body with what accumulates in the part, and what each owner has of its rows.
+// Calls body with what accumulates in the part, and what each owner, by its rank, has of its rows.
 template <typename Body>
 void GradientChain::for_each_owned_rows(int64_t part, Body body) {
   if (views_of(part).empty()) return;
@@ -227,15 +238,16 @@ void GradientChain::for_each_owned_rows(int64_t part, Body body) {
     const train::OwnedRows in_part = rows_in(part, sum);
     if (in_part.empty()) continue;
     const int64_t cols = trainer.resting(sum.index).items()[sum.index].cols;
-    for (int owner = 0; owner < comm_.size(); ++owner) {
+    for (int rank = 0; rank < comm_.size(); ++rank) {
+      const int owner = group_.owner_of(rank);
       const train::OwnedRows& owned = trainer.resting(sum.index).rows(owner, sum.index);
       const train::OwnedRows rows = owned.shared_with(in_part);
       if (rows.empty()) continue;
       const Shape shape = {rows.count, cols};
-      const TensorView own = owner == comm_.rank()
+      const TensorView own = rank == comm_.rank()
                                  ? sum.own.part((rows.first - owned.first) * cols, shape)
                                  : TensorView();
-      body(owner, sum.working.part(rows.first * cols, shape), own);
+      body(rank, sum.working.part(rows.first * cols, shape), own);
     }
   }
 }

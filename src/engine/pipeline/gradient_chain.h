@@ -4,16 +4,18 @@
 // (model/pass/gradient_turns.h) behind the backwards, and so has the order and the bits of one
 // rank's. What the last micro-batch has made of an adapter goes to all, so that between batches
 // each rank has all of its gradients, and steps alike; of the base parameters each owner gets its
-// rows (train/ownership.h). A sum that no sequence of a micro-batch adds to goes through it. Engine
-// thread only.
+// rows (train/ownership.h). A sum that no sequence of a micro-batch adds to goes through it. Where
+// several copies of divided experts are, their gradients have a chain of their own over the ranks
+// that have the same ones, whose micro-batches are those that a copy runs at once. Engine thread
+// only.
 #pragma once
 #include <cstdint>
 #include <span>
 #include <vector>
 
 #include "api/batch.h"
-#include "backend/comm.h"
 #include "engine/engine.h"
+#include "engine/pipeline/owner_group.h"
 #include "model/pass/gradient_turns.h"
 
 namespace strata::engine {
@@ -27,12 +29,12 @@ class GradientChain {
   // Parts that a rank has on their way to another one of the same round, where it waits.
   static constexpr int kMostOnTheirWay = 2;
 
-  // `ranks` have the stage, and `engine` is this one's of it. Borrows both. Its messages have
+  // The group has the stage, and `engine` is this rank's of it. Borrows both. Its messages have
   // tags from kFirstChainTag on, those of no two stages the same. `may_wait`: of a batch of one
   // round, for who is to take them, so that no more than that are on their way; else all of a stage
   // may be, as are those that owners have of a batch before.
-  GradientChain(Comm& comm, Engine& engine, bool may_wait)
-      : comm_(comm), engine_(engine), may_wait_(may_wait) {}
+  GradientChain(const OwnerGroup& group, Engine& engine, bool may_wait)
+      : group_(group), comm_(*group.ranks), engine_(engine), may_wait_(may_wait) {}
 
   // A micro-batch's turns with its gradients. Borrows the chain.
   class Link : public model::GradientTurns {
@@ -47,8 +49,9 @@ class GradientChain {
     size_t place_ = 0;
   };
 
+  [[nodiscard]] bool is_of_experts() const { return group_.is_of_experts(); }
   // Before a batch, whose memory for gradients is there. `ranks`: of each micro-batch that has a
-  // backward, in their order.
+  // backward, in their order; or of experts of which copies run several at once, of each of these.
   void begin_batch(const api::Batch& batch, std::span<const int> ranks);
   // The link of the micro-batch of that place among them.
   [[nodiscard]] Link link(size_t place) { return {*this, place}; }
@@ -71,8 +74,9 @@ class GradientChain {
   [[nodiscard]] train::OwnedRows rows_in(int64_t part, const train::Accumulator& sum) const;
   void add_parameter_views();
   void add_training_adapters(const api::Batch& batch);
-  [[nodiscard]] bool is_of_divided_experts(const model::LoraModule& module) const;
   void add_adapter_views(model::LoraAdapter& adapter);
+  // Of this rank's experts.
+  void add_expert_views(const model::LoraAdapter& adapter);
   // Whether backwards of this stage have turns with the part.
   [[nodiscard]] bool is_here(int64_t part) const;
   void forward_part(int64_t part, size_t place);
@@ -102,6 +106,7 @@ class GradientChain {
   template <typename Body>
   void for_each_owned_rows(int64_t part, Body body);
 
+  const OwnerGroup group_;
   Comm& comm_;
   Engine& engine_;
   const bool may_wait_;

@@ -68,13 +68,13 @@ void add_own_squares(Comm& data, Engine& engine, std::span<const double> before,
 }
 
 std::vector<train::RowPiece> pieces_of(const model::ModelWeights& weights,
-                                       const train::Ownership& ownership, int owner) {
+                                       const train::Ownership& ownership, int owner,
+                                       bool of_divided_experts) {
   std::vector<train::RowPiece> pieces;
   for (size_t index = 0; index < weights.table().size(); ++index) {
     const train::OwnedRows& rows = ownership.rows(owner, index);
     const model::Parameter& parameter = weights.table()[index];
-    // Nobody else has an expert of a rank.
-    if (parameter.expert >= 0 && weights.expert_ranks() != nullptr) continue;
+    if (is_of_divided_experts(weights, index) != of_divided_experts) continue;
     if (!parameter.is_matrix()) {
       if (!rows.empty()) pieces.push_back({index, rows, {1, parameter.num_cols()}, DType::kF32});
       continue;
@@ -153,26 +153,36 @@ void end_to_rewrite(Comm& data, model::ModelWeights& weights) {
   barrier(data);
 }
 
+namespace {
+
 // No owner is more than a piece ahead of another: who is not sent a piece is told so, and waits.
-void exchange_parameters(Comm& data, Engine& engine) {
-  const TraceSpan span("exchange parameters");
-  model::ModelWeights& weights = *engine.model().weights;
-  begin_to_rewrite(data, weights);
+void exchange_within(const OwnerGroup& group, Engine& engine) {
+  Comm& ranks = *group.ranks;
   std::vector<std::vector<train::RowPiece>> pieces;
   size_t most = 0;
-  for (int owner = 0; owner < data.size(); ++owner) {
-    pieces.push_back(pieces_of(weights, engine.base_trainer().ownership(), owner));
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    pieces.push_back(pieces_of(*engine.model().weights, engine.base_trainer().ownership(),
+                               group.owner_of(rank), group.is_of_experts()));
     most = std::max(most, pieces.back().size());
   }
   for (size_t i = 0; i < most; ++i) {
-    const auto& own = pieces[static_cast<size_t>(data.rank())];
-    if (i < own.size()) distribute_piece(data, engine, own[i]);
-    for (int from = 0; from < data.size(); ++from) {
+    const auto& own = pieces[static_cast<size_t>(ranks.rank())];
+    if (i < own.size()) distribute_piece(ranks, engine, own[i]);
+    for (int from = 0; from < ranks.size(); ++from) {
       const std::vector<train::RowPiece>& theirs = pieces[static_cast<size_t>(from)];
-      if (from != data.rank() && i < theirs.size()) receive_piece(data, engine, from, theirs[i]);
+      if (from != ranks.rank() && i < theirs.size()) receive_piece(ranks, engine, from, theirs[i]);
     }
   }
-  end_to_rewrite(data, weights);
+}
+
+}  // namespace
+
+void exchange_parameters(std::span<const OwnerGroup> groups, Engine& engine) {
+  const TraceSpan span("exchange parameters");
+  model::ModelWeights& weights = *engine.model().weights;
+  begin_to_rewrite(*groups.front().ranks, weights);
+  for (const OwnerGroup& group : groups) exchange_within(group, engine);
+  end_to_rewrite(*groups.front().ranks, weights);
 }
 
 }  // namespace strata::engine

@@ -7,6 +7,7 @@
 
 #include "backend/comm.h"
 #include "engine/engine.h"
+#include "engine/pipeline/owner_group.h"
 #include "engine/pipeline/plan.h"
 
 namespace strata::engine {
@@ -21,9 +22,11 @@ train::Ownership ownership_of(const PipelinePlan& plan, int stage, int tensor, E
 void add_own_squares(Comm& data, Engine& engine, std::span<const double> before,
                      std::span<double> sums);
 
-// The pieces of what an owner has, in the order in which it is exchanged, as products read it.
+// The pieces of what an owner has, of experts that ranks divide or of all else, in the order in
+// which it is exchanged, as products read it.
 std::vector<train::RowPiece> pieces_of(const model::ModelWeights& weights,
-                                       const train::Ownership& ownership, int owner);
+                                       const train::Ownership& ownership, int owner,
+                                       bool of_divided_experts);
 // Whether a rank is sent an owner's piece: of weights that ranks divide only those that keep some
 // of it are.
 [[nodiscard]] bool is_sent(const model::ModelWeights& weights, const train::RowPiece& piece,
@@ -36,7 +39,8 @@ void read_piece(Engine& engine, const train::RowPiece& piece, TensorView rows);
 void begin_to_rewrite(Comm& data, model::ModelWeights& weights);
 void end_to_rewrite(Comm& data, model::ModelWeights& weights);
 
-// Every rank gets what the owners' steps have made of the rows that it keeps.
-void exchange_parameters(Comm& data, Engine& engine);
+// Every rank gets what the owners' steps have made of the rows that it keeps, group by group; those
+// of the first one are all that have the stage.
+void exchange_parameters(std::span<const OwnerGroup> groups, Engine& engine);
 
 }  // namespace strata::engine

@@ -23,33 +23,31 @@ struct PipelinePlan {
   // pass.
   bool any_length = false;
   // Ranks that have the same stages, and deal the micro-batches out among themselves. Of two
-  // neighbouring ranks of a run these differ.
+  // neighbouring ranks of a run these differ, or where ranks divide experts, those.
   int data = 1;
   bool shard_weights = false;  // each of which keeps a part of the weights
   // Ranks that divide each matrix of a stage, and run the same passes. Of two ranks that differ in
-  // these alone as many are between as there are data ranks.
+  // these alone as many are between as deal micro-batches out.
   int tensor = 1;
-  // Ranks that divide the experts of such a model. They deal passes out among themselves too, or
-  // each runs the same ones.
+  // Ranks that divide the experts of such a model: one copy of these, of which there are as many as
+  // data ranks. They deal passes out among themselves too, or each runs the same ones.
   int expert = 1;
   // Where those of one machine have a copy of the weights together: at least so many. 0: each has
   // one of its own.
   int weight_sharers = 0;
 
-  // The share of the weights that this rank of the data keeps.
-  [[nodiscard]] MemoryShare weight_share(int rank_of_data) const {
-    return shard_weights ? MemoryShare{rank_of_data, data} : MemoryShare();
+  // The share of the weights that one of all ranks keeps.
+  [[nodiscard]] MemoryShare weight_share(int rank) const {
+    return shard_weights ? MemoryShare{rank / expert % data, data} : MemoryShare();
   }
   // The share of each matrix that one of all ranks has.
   [[nodiscard]] model::TensorShare tensor_share(int rank) const {
     return {rank / (data * expert) % tensor, tensor};
   }
   // The share of the experts, likewise.
-  [[nodiscard]] model::ExpertShare expert_share(int rank) const {
-    return {rank / data % expert, expert};
-  }
+  [[nodiscard]] model::ExpertShare expert_share(int rank) const { return {rank % expert, expert}; }
   // Ranks that deal micro-batches out among themselves, and own rows of all else than experts: data
-  // ranks, or expert ranks.
+  // ranks, expert ranks or, copy behind copy, both.
   [[nodiscard]] int num_dealing() const { return data * expert; }
   // The rank of all that has a stage, of those that have it by its places among the ranks that deal
   // micro-batches out, and among the tensor ranks.

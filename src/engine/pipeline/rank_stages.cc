@@ -16,10 +16,11 @@
 namespace strata::engine {
 namespace {
 
-// First tags of messages between ranks that deal micro-batches out, and of weights that they
-// divide; those of pipelines are below. MPI's tags may end at 2^23 (pml_ucx of Open MPI 4), and
-// several ranks of a process divide them.
-constexpr int64_t kDataTag = 1 << 18, kWeightTag = 3 << 17, kEndOfTags = 1 << 19;
+// First tags of messages between ranks that deal micro-batches out, of these about experts of which
+// there are several copies, and of weights that they divide; those of pipelines are below. MPI's
+// tags may end at 2^23 (pml_ucx of Open MPI 4), and several ranks of a process divide them.
+constexpr int64_t kDataTag = 1 << 18, kCopiesTag = 5 << 16, kWeightTag = 3 << 17,
+                  kEndOfTags = 1 << 19;
 constexpr int64_t kTensorTag = kEndOfTags - 4;  // of few messages, the last of weights' own
 constexpr int64_t kExpertTag = kEndOfTags - 16;
 constexpr int64_t kTagsBehindGather = 16;
@@ -42,30 +43,44 @@ std::optional<GroupComm> make_pipeline_group(Comm& all, const PipelinePlan& plan
       RankGroup{.first = all.rank() % pipelines, .stride = pipelines, .size = plan.num_ranks()});
 }
 
-std::optional<GroupComm> make_data_group(Comm& all, const PipelinePlan& plan, int64_t first_tag) {
-  if (plan.data == 1) return {};
+// The ranks that deal micro-batches out with this one, in the order in which they do.
+std::optional<GroupComm> make_dealing_group(Comm& all, const PipelinePlan& plan) {
+  const int ranks = plan.num_dealing();
+  if (ranks == 1) return {};
   return std::optional<GroupComm>(
       std::in_place, all,
-      RankGroup{
-          .first = all.rank() / plan.data * plan.data, .size = plan.data, .first_tag = first_tag});
+      RankGroup{.first = all.rank() / ranks * ranks, .size = ranks, .first_tag = kDataTag});
+}
+
+// Those of them that have all that this one has.
+std::optional<GroupComm> make_data_group(Comm& all, const PipelinePlan& plan, int64_t first_tag) {
+  if (plan.data == 1) return {};
+  const int ranks = plan.num_dealing();
+  const int first = all.rank() / ranks * ranks + all.rank() % plan.expert;
+  return std::optional<GroupComm>(
+      std::in_place, all,
+      RankGroup{.first = first, .stride = plan.expert, .size = plan.data, .first_tag = first_tag});
+}
+
+std::optional<GroupComm> make_copies_group(Comm& all, const PipelinePlan& plan) {
+  if (plan.expert == 1) return {};
+  return make_data_group(all, plan, kCopiesTag);
 }
 
 std::optional<GroupComm> make_tensor_group(Comm& all, const PipelinePlan& plan) {
   if (plan.tensor == 1) return {};
-  const int pipelines = plan.num_pipelines(), stride = plan.data * plan.expert;
+  const int pipelines = plan.num_pipelines(), stride = plan.num_dealing();
   const int first = all.rank() / pipelines * pipelines + all.rank() % stride;
   return std::optional<GroupComm>(
       std::in_place, all,
       RankGroup{.first = first, .stride = stride, .size = plan.tensor, .first_tag = kTensorTag});
 }
 
-std::optional<GroupComm> make_expert_group(Comm& all, const PipelinePlan& plan, int64_t first_tag) {
+std::optional<GroupComm> make_expert_group(Comm& all, const PipelinePlan& plan) {
   if (plan.expert == 1) return {};
-  const int ranks = plan.data * plan.expert;
-  const int first = all.rank() / ranks * ranks + all.rank() % plan.data;
+  const int first = all.rank() / plan.expert * plan.expert;
   return std::optional<GroupComm>(
-      std::in_place, all,
-      RankGroup{.first = first, .stride = plan.data, .size = plan.expert, .first_tag = first_tag});
+      std::in_place, all, RankGroup{.first = first, .size = plan.expert, .first_tag = kExpertTag});
 }
 
 Sent kind_of_data_tag(int64_t tag) {
@@ -124,20 +139,21 @@ RankStages::RankStages(Comm& comm, const PipelinePlan& plan,
     : all_(comm),
       plan_(plan),
       pipeline_group_(make_pipeline_group(comm, plan)),
-      data_group_(make_data_group(comm, plan, kDataTag)),
+      dealing_group_(make_dealing_group(comm, plan)),
       weights_group_(make_data_group(comm, plan, kWeightTag)),
       tensor_group_(make_tensor_group(comm, plan)),
-      expert_group_(make_expert_group(comm, plan, kExpertTag)),
-      dealing_group_(make_expert_group(comm, plan, kDataTag)),
+      expert_group_(make_expert_group(comm, plan)),
+      copies_group_(make_copies_group(comm, plan)),
       pipeline_(pipeline_group_ ? *pipeline_group_ : comm, make_tag_classifier(plan)),
-      data_(make_counted_comm(data_group_, kind_of_data_tag)),
+      dealing_(make_counted_comm(dealing_group_, kind_of_data_tag)),
       tensor_(make_counted_comm(tensor_group_, kind_of_tensor_tag)),
       experts_(make_counted_comm(expert_group_, kind_of_expert_tag)),
-      dealing_(make_counted_comm(dealing_group_, kind_of_data_tag)),
+      copies_(make_counted_comm(copies_group_, kind_of_data_tag)),
       everyone_(comm, make_tag_classifier(plan)),
       engines_(std::move(engines)) {
   CHECK(plan.data == 1 || !plan.any_length, plan.data);
   check_tags(comm, plan);
+  list_owner_groups();
   const std::vector<int> stages = plan.stages_of(pipeline_.rank());
   CHECK(!stages.empty() && stages.size() == engines_.size(), stages.size(), engines_.size());
   for (size_t i = 0; i < stages.size(); ++i) add_stage(stages[i], *engines_[i]);
@@ -147,16 +163,17 @@ RankStages::RankStages(Comm& comm, const PipelinePlan& plan, Engine& stage)
     : all_(comm),
       plan_(plan),
       pipeline_group_(make_pipeline_group(comm, plan)),
+      dealing_group_(make_dealing_group(comm, plan, kDataTag)),
       tensor_group_(make_tensor_group(comm, plan)),
-      expert_group_(make_expert_group(comm, plan, kExpertTag)),
-      dealing_group_(make_expert_group(comm, plan, kDataTag)),
+      expert_group_(make_expert_group(comm, plan)),
       pipeline_(pipeline_group_ ? *pipeline_group_ : comm, make_tag_classifier(plan)),
+      dealing_(make_counted_comm(dealing_group_, kind_of_data_tag)),
       tensor_(make_counted_comm(tensor_group_, kind_of_tensor_tag)),
       experts_(make_counted_comm(expert_group_, kind_of_expert_tag)),
-      dealing_(make_counted_comm(dealing_group_, kind_of_data_tag)),
       everyone_(comm, make_tag_classifier(plan)) {
   CHECK(plan.data == 1, plan.data);
   check_tags(comm, plan);
+  list_owner_groups();
   const std::vector<int> stages = plan.stages_of(pipeline_.rank());
   CHECK(stages.size() == 1, stages.size());
   add_stage(stages[0], stage);
@@ -174,13 +191,31 @@ void RankStages::add_stage(int stage, Engine& engine) {
     CHECK(weights_group_, stage);
     shards->memory().connect_ranks(*weights_group_, int64_t{2} * stage);
   }
-  CountedComm* const ranks = dealing();
-  if (ranks != nullptr) engine.set_share({ranks->rank(), ranks->size()});
-  // In a pipeline who waits for a stage may keep others waiting, and it for them.
-  if (ranks != nullptr)
-    chains_.push_back(std::make_unique<GradientChain>(*ranks, engine, plan_.num_stages() == 1));
-  runners_.push_back(std::make_unique<StageRunner>(
-      pipeline_, plan_, stage, engine, ranks != nullptr ? chains_.back().get() : nullptr));
+  const StageChains chains = add_chains(engine);
+  runners_.push_back(std::make_unique<StageRunner>(pipeline_, plan_, stage, engine, chains));
+}
+
+// Who is an expert's next owner is as many ranks behind as divide the experts.
+void RankStages::list_owner_groups() {
+  if (dealing_) owner_groups_.push_back({.ranks = &*dealing_});
+  if (copies_) {
+    owner_groups_.push_back({.ranks = &*copies_,
+                             .adds = train::AddedBy::kExpertCopies,
+                             .first_owner = plan_.expert_share(all_.rank()).rank,
+                             .stride = plan_.expert});
+  }
+}
+
+StageChains RankStages::add_chains(Engine& engine) {
+  if (dealing_) engine.set_share({dealing_->rank(), dealing_->size()});
+  StageChains chains;
+  for (const OwnerGroup& group : owner_groups_) {
+    // In a pipeline who waits for a stage may keep others waiting, and it for them.
+    chains_.push_back(
+        std::make_unique<GradientChain>(group, engine, /*may_wait=*/plan_.num_stages() == 1));
+    (group.is_of_experts() ? chains.experts : chains.all) = chains_.back().get();
+  }
+  return chains;
 }
 
 void RankStages::connect_weights() {
@@ -235,7 +270,7 @@ void RankStages::release_divided_weights() {
   if (engine().model().weights->shards() == nullptr) return;
   for (const auto& runner : runners_) runner->engine().model().weights->release_divided_weights();
   std::vector<double> nothing;
-  data_->all_gather({}, nothing);
+  dealing_->all_gather({}, nothing);
 }
 
 int64_t RankStages::shared_weight_bytes() const {
@@ -247,10 +282,10 @@ int64_t RankStages::shared_weight_bytes() const {
 SentBytes RankStages::sent() const {
   SentBytes sent = pipeline_.sent();
   sent += everyone_.sent();
-  if (data_) sent += data_->sent();
+  if (dealing_) sent += dealing_->sent();
+  if (copies_) sent += copies_->sent();
   if (tensor_) sent += tensor_->sent();
   if (experts_) sent += experts_->sent();
-  if (dealing_) sent += dealing_->sent();
   for (const auto& runner : runners_) {
     const model::WeightShards* shards = runner->engine().model().weights->shards();
     if (shards == nullptr) continue;

@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // RankStages: the stages of a model that one rank has, and what joins it to the other ranks. The
-// ranks of a pipeline have different stages; those of a data group (the plan's `data`) have the
-// same ones, and each owns some rows of the base parameters (train/ownership.h); those of a tensor
-// group divide each matrix of the same ones, and all have the same adapters. A model that is whole
-// is one stage on one rank. Engine thread of its rank only.
+// ranks of a pipeline have different stages; those that deal micro-batches out (the plan's `data`
+// and `expert`) have the same ones, and each owns some rows of the base parameters
+// (train/ownership.h); those of a tensor group divide each matrix of the same ones, and all have
+// the same adapters. A model that is whole is one stage on one rank. Engine thread of its rank
+// only.
 #pragma once
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "backend/group_comm.h"
 #include "base/function_ref.h"
 #include "engine/pipeline/counted_comm.h"
+#include "engine/pipeline/owner_group.h"
 #include "engine/pipeline/stage_runner.h"
 
 namespace strata::engine {
@@ -48,13 +51,14 @@ class RankStages {
   [[nodiscard]] CountedComm& everyone() { return everyone_; }
   // The ranks of this one's pipeline.
   [[nodiscard]] CountedComm& pipeline() { return pipeline_; }
-  // The ranks with this one's stages; null where there are no others.
-  [[nodiscard]] CountedComm* data() { return data_ ? &*data_ : nullptr; }
-  // The ranks that deal micro-batches out among themselves, and own rows of what trains: those, or
-  // expert ranks; null where each rank has all that it holds.
-  [[nodiscard]] CountedComm* dealing() { return dealing_ ? &*dealing_ : data(); }
+  // The ranks that deal micro-batches out among themselves, and own rows of what trains; null where
+  // each rank has all that it holds.
+  [[nodiscard]] CountedComm* dealing() { return dealing_ ? &*dealing_ : nullptr; }
+  // Those, and where several copies of the experts are dealt to ranks, the ones that have this
+  // one's; none where dealing() is null.
+  [[nodiscard]] std::span<const OwnerGroup> owner_groups() const { return owner_groups_; }
   [[nodiscard]] bool is_first_rank() const { return all_.rank() == 0; }
-  // The ranks that have other experts; null where there are none.
+  // The ranks that have the other experts of a copy of them; null where there are none.
   [[nodiscard]] CountedComm* expert_ranks() { return experts_ ? &*experts_ : nullptr; }
   // The ranks that run the same passes with other outputs of each matrix; likewise.
   [[nodiscard]] CountedComm* tensor_ranks() { return tensor_ ? &*tensor_ : nullptr; }
@@ -62,7 +66,8 @@ class RankStages {
   [[nodiscard]] bool gathers() const { return all_.rank() % plan_.num_pipelines() == 0; }
 
   [[nodiscard]] std::vector<std::unique_ptr<StageRunner>>& runners() { return runners_; }
-  // Empty where no ranks deal micro-batches out, else one for each of this rank's stages.
+  // Empty where no ranks deal micro-batches out, else for each of this rank's stages one of each
+  // owner group.
   [[nodiscard]] std::vector<std::unique_ptr<GradientChain>>& chains() { return chains_; }
   // The rank's first stage; its config, and its table but for what it holds, are the whole model's.
   [[nodiscard]] Engine& engine() { return runners_.front()->engine(); }
@@ -72,8 +77,8 @@ class RankStages {
 
   // The rank of a pipeline that has the stage, and the rank of all that owns a part of it.
   [[nodiscard]] int rank_of(int stage) const { return plan_.ranks[static_cast<size_t>(stage)]; }
-  [[nodiscard]] int owner_of(int stage, int data, int tensor = 0) const {
-    return plan_.rank_in_all(stage, data, tensor);
+  [[nodiscard]] int owner_of(int stage, int dealing_rank, int tensor = 0) const {
+    return plan_.rank_in_all(stage, dealing_rank, tensor);
   }
   [[nodiscard]] int tensor_rank() const { return plan_.tensor_share(all_.rank()).rank; }
   // The ranks of all that own a parameter's rows, in the order of these, each row once.
@@ -109,7 +114,9 @@ class RankStages {
                        PieceView place, TakePiece take);
 
  private:
+  void list_owner_groups();
   void add_stage(int stage, Engine& engine);
+  StageChains add_chains(Engine& engine);
   void copy_pieces(size_t num_pieces, PieceView own, PieceView place, TakePiece take);
   void request_pieces(int from, int64_t tag, size_t num_pieces, PieceView place, TakePiece take);
   void send_requested_pieces(int to, int64_t tag, size_t num_pieces, PieceView own);
@@ -119,14 +126,15 @@ class RankStages {
   Comm& all_;
   const PipelinePlan& plan_;
   // None where there is one pipeline.
-  std::optional<GroupComm> pipeline_group_, data_group_;
-  std::optional<GroupComm> weights_group_;  // the data group's ranks, for weights that they divide
-  // Ranks that divide each matrix, and ranks that divide the experts.
-  std::optional<GroupComm> tensor_group_, expert_group_;
-  std::optional<GroupComm> dealing_group_;  // the latter, for passes that they deal out
+  std::optional<GroupComm> pipeline_group_, dealing_group_;
+  std::optional<GroupComm> weights_group_;  // the data ranks, for weights that they divide
+  // Ranks that divide each matrix, ranks that divide the experts, and those of several copies of
+  // these that have the same ones.
+  std::optional<GroupComm> tensor_group_, expert_group_, copies_group_;
   CountedComm pipeline_;
-  std::optional<CountedComm> data_, tensor_, experts_, dealing_;
+  std::optional<CountedComm> dealing_, tensor_, experts_, copies_;
   CountedComm everyone_;
+  std::vector<OwnerGroup> owner_groups_;
   const std::vector<std::unique_ptr<Engine>> engines_;  // none where it is borrowed
   std::vector<std::unique_ptr<GradientChain>> chains_;
   std::vector<std::unique_ptr<StageRunner>> runners_;

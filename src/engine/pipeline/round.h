@@ -13,12 +13,13 @@ namespace strata::engine {
 
 // Neighbours of a batch that take gradients, or all do not, as the table runs them at once:
 // sequences [firsts[m], firsts[m + 1]) are micro-batch m. Those of a rank are each `num_dealt`-th
-// from `dealt` on, which its table numbers from 0.
+// from `dealt` on, which its table numbers from 0. Of neighbouring micro-batches so many run at
+// once as a copy of the experts is dealt to ranks (`num_at_once`, which divides num_dealt).
 struct Round {
   std::vector<size_t> firsts;
   std::vector<int64_t> first_rows;  // of the flat batch, likewise
   bool backward = false;
-  int dealt = 0, num_dealt = 1;
+  int dealt = 0, num_dealt = 1, num_at_once = 1;
   void clear() {
     firsts.clear();
     first_rows.clear();
@@ -32,14 +33,24 @@ struct Round {
     return static_cast<size_t>(dealt + own * num_dealt);
   }
   [[nodiscard]] bool has(int own) const { return dealt + own * num_dealt < num_microbatches(); }
-  // Where the micro-batches of that number begin, of the ranks that have one in their order, and
-  // the last one's end.
-  [[nodiscard]] std::span<const size_t> firsts_of_ranks(int own) const {
-    const auto ranks = static_cast<size_t>(num_dealt), first = static_cast<size_t>(own) * ranks;
+  // Those that run at once with a rank's micro-batch of that number, by their place among all such;
+  // and how many of these have a backward.
+  [[nodiscard]] size_t place_of_group(int own) const {
+    return place_of(own) / static_cast<size_t>(num_at_once);
+  }
+  [[nodiscard]] size_t num_backward_groups() const {
+    const auto at_once = static_cast<size_t>(num_at_once);
+    return (num_backwards() + at_once - 1) / at_once;
+  }
+  // Where they begin, of the ranks that have one in their order, and the last one's end.
+  [[nodiscard]] std::span<const size_t> firsts_of_group(int own) const {
+    const auto ranks = static_cast<size_t>(num_at_once), first = place_of_group(own) * ranks;
     return std::span(firsts).subspan(first, std::min(ranks + 1, firsts.size() - first));
   }
-  // Whether any rank has one of that number.
-  [[nodiscard]] bool any_has(int own) const { return own * num_dealt < num_microbatches(); }
+  // Whether any of their ranks has one.
+  [[nodiscard]] bool any_has(int own) const {
+    return static_cast<int>(place_of_group(own)) * num_at_once < num_microbatches();
+  }
 };
 
 // Ranks that deal the micro-batches of a batch out among themselves; 1: each rank has all of them,

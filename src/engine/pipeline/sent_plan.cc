@@ -5,12 +5,8 @@
 #include <numeric>
 
 #include "base/check.h"
-#include "engine/pass.h"
-#include "engine/pipeline/dealt_rows.h"
 #include "engine/pipeline/owners.h"
 #include "engine/pipeline/round.h"
-#include "model/expert_ranks.h"
-#include "model/tensor_ranks.h"
 #include "model/weights/weight_shards.h"
 
 namespace strata::engine {
@@ -36,6 +32,7 @@ class SentPlanner {
   void add_batch() {
     const std::vector<int> backwards = add_microbatches();
     if (num_dealing_ > 1) add_gradient_chains(backwards);
+    if (has_copies()) add_expert_chains(backwards);
     if (batch_.want_loss) add_loss_messages();
     for (int stage = 0; weights_.shards() != nullptr && stage <= last_stage(); ++stage) {
       for (int data = 0; data < plan_.data; ++data) add_weight_fetches(stage, data);
@@ -62,7 +59,9 @@ class SentPlanner {
  private:
   [[nodiscard]] int last_stage() const { return plan_.num_stages() - 1; }
   [[nodiscard]] int rank_of(int stage) const { return plan_.ranks[static_cast<size_t>(stage)]; }
-  // What a rank of a pipeline sends, by its place among the data or expert ranks of that stage.
+  // Whether ranks have several copies of divided experts.
+  [[nodiscard]] bool has_copies() const { return plan_.expert > 1 && plan_.data > 1; }
+  // What a rank of a pipeline sends, by its place among those that deal micro-batches out.
   SentBytes& of(int rank, int peer) {
     return sent_[static_cast<size_t>(rank * num_dealing_ + peer)];
   }
@@ -145,12 +144,12 @@ class SentPlanner {
     return is_before_layers ? 0 : last_stage();
   }
 
-  // Values that a micro-batch's backward adds to, of a stage.
+  // Values that a micro-batch's backward adds to, of a stage, but of divided experts.
   [[nodiscard]] int64_t num_adapter_values(int stage) const {
     int64_t values = 0;
     for (const model::LoraAdapter* adapter : training_adapters()) {
       for (const model::LoraModule& module : adapter->modules()) {
-        if (module.num_experts > 0 && plan_.expert > 1) continue;  // of one rank alone
+        if (module.num_experts > 0 && plan_.expert > 1) continue;
         // Parts but the first have A's gradient apart.
         const auto more_parts = std::max<int64_t>(0, std::ssize(module.target->parts) - 1);
         const int64_t count =
@@ -163,17 +162,39 @@ class SentPlanner {
     }
     return values;
   }
-  // How many values of all parameters an owner has.
-  [[nodiscard]] int64_t num_base_values(int stage, int owner) const {
+  // Of the experts that an expert rank has.
+  [[nodiscard]] int64_t num_expert_adapter_values(int stage, int rank) const {
+    int64_t values = 0;
+    for (const model::LoraAdapter* adapter : training_adapters()) {
+      for (const model::LoraModule& module : adapter->modules()) {
+        const bool is_here = stage_of(module.spec.layer, module.is_before_layers()) == stage;
+        if (module.num_experts > 0 && is_here && runs(module.spec.layer))
+          values += num_expert_values(module, rank);
+      }
+    }
+    return values;
+  }
+  [[nodiscard]] int64_t num_expert_values(const model::LoraModule& module, int rank) const {
+    const int64_t of_all = module.a.shape.num_elements() + module.b.shape.num_elements();
+    return of_all / module.num_experts *
+           plan_.expert_share(rank).own_experts(module.num_experts).count;
+  }
+  // How many values an owner has of divided experts, or of all other parameters.
+  [[nodiscard]] int64_t num_owned_values(int stage, int owner, bool of_divided_experts) const {
     const train::Ownership& owners = ownerships_[static_cast<size_t>(stage)];
-    const size_t embedding = weights_.embedding_index();
     int64_t values = 0;
     for (size_t index = 0; index < weights_.table().size(); ++index) {
-      if (weights_.table()[index].expert >= 0 && plan_.expert > 1) continue;  // of one rank alone
+      if (is_of_divided_experts(weights_, index) != of_divided_experts) continue;
       const int layer = weights_.table()[index].layer;
       if (runs(layer) && stage_of(layer, weights_.is_before_layers(index)) == stage)
         values += owners.num_values(owner, index);
     }
+    return values;
+  }
+  [[nodiscard]] int64_t num_base_values(int stage, int owner) const {
+    const train::Ownership& owners = ownerships_[static_cast<size_t>(stage)];
+    const size_t embedding = weights_.embedding_index();
+    int64_t values = num_owned_values(stage, owner, /*of_divided_experts=*/false);
     if (stage != last_stage()) return values;
     const auto of_use = [&](size_t index) {
       const bool is_borrowed = stage > 0 && index == embedding;
@@ -197,16 +218,41 @@ class SentPlanner {
     std::vector<int64_t> owned(static_cast<size_t>(num_dealing_), num_adapter_values(stage));
     for (int owner = 0; owner < num_dealing_ && trains_parameters(); ++owner)
       owned[static_cast<size_t>(owner)] = num_base_values(stage, owner);
+    add_chain(stage, backwards, owned, [](int place) { return place; });
+  }
+  // Of experts the same, from each copy's ranks to those of the next one that run micro-batches.
+  void add_expert_chains(const std::vector<int>& backwards) {
+    std::vector<int> copies;
+    for (const int rank : backwards) {
+      if (rank % plan_.expert == 0) copies.push_back(rank / plan_.expert);
+    }
+    for (int stage = 0; stage <= last_stage() && !copies.empty(); ++stage) {
+      for (int rank = 0; rank < plan_.expert; ++rank) add_expert_chain(stage, rank, copies);
+    }
+  }
+  void add_expert_chain(int stage, int rank, const std::vector<int>& copies) {
+    const auto place_of = [&](int copy) { return copy * plan_.expert + rank; };
+    std::vector<int64_t> owned(static_cast<size_t>(plan_.data),
+                               num_expert_adapter_values(stage, rank));
+    for (int copy = 0; copy < plan_.data && trains_parameters(); ++copy)
+      owned[static_cast<size_t>(copy)] =
+          num_owned_values(stage, place_of(copy), /*of_divided_experts=*/true);
+    add_chain(stage, copies, owned, place_of);
+  }
+  // A chain over ranks that are at these places, with what each of them has or owns of it.
+  void add_chain(int stage, const std::vector<int>& backwards, const std::vector<int64_t>& owned,
+                 FunctionRef<int(int rank)> place_of) {
     const int64_t all = trains_parameters()
                             ? std::accumulate(owned.begin(), owned.end(), int64_t{0})
                             : owned.front();
-    for (size_t place = 0; place + 1 < backwards.size(); ++place) {
-      if (backwards[place] == backwards[place + 1]) continue;
-      of(rank_of(stage), backwards[place])[Sent::kGradients] += all * kF32Bytes;
+    for (size_t i = 0; i + 1 < backwards.size(); ++i) {
+      if (backwards[i] == backwards[i + 1]) continue;
+      of(rank_of(stage), place_of(backwards[i]))[Sent::kGradients] += all * kF32Bytes;
     }
-    for (int owner = 0; owner < num_dealing_; ++owner) {
-      if (owner == backwards.back()) continue;
-      of(rank_of(stage), backwards.back())[Sent::kGradients] +=
+    const int last = backwards.back();
+    for (int owner = 0; owner < static_cast<int>(owned.size()); ++owner) {
+      if (owner == last) continue;
+      of(rank_of(stage), place_of(last))[Sent::kGradients] +=
           owned[static_cast<size_t>(owner)] * kF32Bytes;
     }
   }
@@ -306,12 +352,10 @@ class SentPlanner {
     if (plan_.expert == 1) return;
     for (const model::LoraModule& module : adapter.modules()) {
       if (module.num_experts == 0) continue;
-      const int64_t of_each = (module.a.shape.num_elements() + module.b.shape.num_elements()) /
-                              module.num_experts * kF32Bytes;
       const int stage = stage_of(module.spec.layer, module.is_before_layers());
-      for (int rank = 0; rank < plan_.expert; ++rank) {
-        const model::AxisPart own = plan_.expert_share(0).experts_of(module.num_experts, rank);
-        of(rank_of(stage), rank)[Sent::kGradients] += own.count * of_each * (plan_.expert - 1);
+      for (int rank = 0; rank < num_dealing_; ++rank) {
+        of(rank_of(stage), rank)[Sent::kGradients] +=
+            num_expert_values(module, rank) * kF32Bytes * (plan_.expert - 1);
       }
     }
   }
@@ -368,18 +412,28 @@ class SentPlanner {
         const bool is_last = rows.empty() || rows.end() == owners.items()[index].rows;
         if (!is_last) sent[Sent::kControl] += static_cast<int64_t>(sizeof(double));
       }
-      const std::vector<train::RowPiece> pieces = pieces_of(weights_, owners, owner);
+      const std::vector<train::RowPiece> pieces =
+          pieces_of(weights_, owners, owner, /*of_divided_experts=*/false);
       for (int to = 0; to < num_dealing_; ++to)
         if (to != owner) sent[Sent::kParameters] += bytes_sent(pieces, to);
+      if (has_copies()) sent[Sent::kParameters] += bytes_of_experts_sent(owners, owner);
     }
+  }
+
+  // To each of the other copies.
+  [[nodiscard]] int64_t bytes_of_experts_sent(const train::Ownership& owners, int owner) const {
+    int64_t bytes = 0;
+    for (const train::RowPiece& piece :
+         pieces_of(weights_, owners, owner, /*of_divided_experts=*/true))
+      bytes += piece.shape.num_elements() * dtype_bytes(piece.dtype);
+    return bytes * (plan_.data - 1);
   }
 
   void add_base_step() {
     const auto sums = std::ssize(weights_.table());
     const int to_next_tensor = tensor_ + 1 < plan_.tensor ? 1 : 0;
     add_control(sums * static_cast<int64_t>(sizeof(double)) *
-                (plan_.num_ranks() - 1 + plan_.data - 1 + plan_.expert - 1 + plan_.tensor - 1 +
-                 to_next_tensor));
+                (plan_.num_ranks() - 1 + num_dealing_ - 1 + plan_.tensor - 1 + to_next_tensor));
     add_borrowed_embedding();
     for (int stage = 0; stage <= last_stage() && num_dealing_ > 1; ++stage)
       add_owned_parameters(stage);
@@ -409,68 +463,6 @@ class SentPlanner {
   train::Ownership borrowed_;
 };
 
-// Runs the pass of a micro-batch on a backend that only counts.
-void count_pass(Engine& engine, const api::Batch& batch, const Round& round, size_t m,
-                const model::DealtRows* dealt) {
-  MicroBatch micro_batch;
-  PassWork work = micro_batch.collate(engine, batch, round.firsts[m], round.firsts[m + 1]);
-  work.dealt = dealt;
-  engine.workspace().measure(
-      [&](Backend& counter) { count_pass_memory(counter, engine, work, micro_batch.state()); });
-}
-
-StageWaits add_tensor_messages(const PipelinePlan& plan, int stage, Engine& engine,
-                               const api::Batch& batch, std::vector<SentBytes>& all) {
-  StageWaits waits;
-  model::TensorRanks& ranks = *engine.model().weights->tensor_ranks();
-  Round round;
-  round.num_dealt = plan.data;
-  while (next_round(plan, engine.options().pass_tokens, batch, round)) {
-    for (int m = 0; m < round.num_microbatches(); ++m) {
-      const auto place = static_cast<size_t>(m);
-      ranks.reset_count();
-      MicroBatch micro_batch;
-      const PassWork work =
-          micro_batch.collate(engine, batch, round.firsts[place], round.firsts[place + 1]);
-      engine.workspace().measure(
-          [&](Backend& counter) { count_pass_memory(counter, engine, work, micro_batch.state()); });
-      for (int tensor = 0; tensor < plan.tensor; ++tensor) {
-        const model::TensorBytes& bytes = ranks.counted()[static_cast<size_t>(tensor)];
-        SentBytes& sent = all[static_cast<size_t>(plan.rank_in_all(stage, m % plan.data, tensor))];
-        sent[Sent::kActivations] += bytes.gathered;
-        sent[Sent::kActivationGradients] += bytes.summed;
-      }
-      waits.activations += ranks.counted_waits().gathers;
-      waits.activation_gradients += ranks.counted_waits().sums;
-    }
-  }
-  return waits;
-}
-
-// The most that rows may be, since what is sent is what routers choose.
-StageWaits add_expert_messages(const PipelinePlan& plan, int stage, Engine& engine,
-                               const api::Batch& batch, std::vector<SentBytes>& all) {
-  model::ExpertRanks& ranks = *engine.model().weights->expert_ranks();
-  ranks.reset_count();
-  model::DealtRows dealt;
-  Round round;
-  round.num_dealt = plan.num_dealing();
-  while (next_round(plan, engine.options().pass_tokens, batch, round)) {
-    for (int own = 0; round.any_has(own); ++own) {
-      lay_out_dealt_rows(engine, batch, round.firsts_of_ranks(own), round.num_dealt, dealt);
-      count_pass(engine, batch, round, round.place_of(own), &dealt);
-    }
-  }
-  for (int rank = 0; rank < plan.expert; ++rank) {
-    const model::ExpertBytes& bytes = ranks.counted()[static_cast<size_t>(rank)];
-    SentBytes& sent = all[static_cast<size_t>(plan.rank_in_all(stage, rank, /*tensor_rank=*/0))];
-    sent[Sent::kActivations] += bytes.rows;
-    sent[Sent::kActivationGradients] += bytes.row_gradients;
-    sent[Sent::kControl] += bytes.counts;
-  }
-  return {ranks.counted_waits().rows, ranks.counted_waits().row_gradients};
-}
-
 }  // namespace
 
 std::vector<SentBytes> plan_sends(const PipelinePlan& plan, Engine& engine, const api::Batch& batch,
@@ -484,13 +476,6 @@ std::vector<SentBytes> plan_sends(const PipelinePlan& plan, Engine& engine, cons
     planner.add_to(all);
   }
   return all;
-}
-
-StageWaits add_messages_within_stage(const PipelinePlan& plan, int stage, Engine& engine,
-                                     const api::Batch& batch, std::vector<SentBytes>& all) {
-  CHECK(plan.tensor == 1 || plan.expert == 1, plan.tensor, plan.expert);
-  if (plan.tensor > 1) return add_tensor_messages(plan, stage, engine, batch, all);
-  return plan.expert > 1 ? add_expert_messages(plan, stage, engine, batch, all) : StageWaits();
 }
 
 }  // namespace strata::engine

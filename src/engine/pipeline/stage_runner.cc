@@ -22,12 +22,12 @@ using schedule::Action;
 using schedule::Op;
 
 StageRunner::StageRunner(Comm& comm, const PipelinePlan& plan, int stage, Engine& engine,
-                         GradientChain* chain)
+                         const StageChains& chains)
     : comm_(comm),
       plan_(plan),
       stage_(stage),
       engine_(engine),
-      chain_(chain),
+      chains_(chains),
       defers_(plan.defers_weight_gradients(stage)),
       has_flights_(plan.has_flights()) {}
 
@@ -85,9 +85,9 @@ const PassPlan& StageRunner::count_memory(Flight& flight, const PassWork& work) 
 bool StageRunner::all_alike_say(bool own) const {
   if (engine_.options().pass_bytes == 0) return own;
   const model::ModelWeights& weights = *engine_.model().weights;
-  if (const model::ExpertRanks* ranks = weights.expert_ranks()) return ranks->all_say(own);
-  const model::TensorRanks* const ranks = weights.tensor_ranks();
-  return ranks == nullptr ? own : ranks->all_say(own);
+  if (const model::ExpertRanks* ranks = weights.expert_ranks()) own = ranks->all_say(own);
+  if (const model::TensorRanks* ranks = weights.tensor_ranks()) own = ranks->all_say(own);
+  return own;
 }
 
 // Counts the pass, with full recompute where it would take too much without, and with the layers'
@@ -263,22 +263,13 @@ void StageRunner::end_batch() {
   }
 }
 
-// The pass of a micro-batch: where expert ranks deal them out, and there is none for this one, of
-// no sequence, for the rows that its experts have.
+// The pass of a micro-batch, with the rows that its experts have of those that run at once.
 PassWork StageRunner::collate(Flight& flight, int microbatch) {
-  const bool has = round_->has(microbatch);
-  const size_t m = has ? round_->place_of(microbatch) : round_->firsts.size() - 1;
-  PassWork work = flight.micro_batch.collate(engine_, *batch_, round_->firsts[m],
-                                             round_->firsts[has ? m + 1 : m]);
-  work.first_row = round_->first_rows[m];
+  PassWork work = collate_place_of_round(engine_, *batch_, *round_, round_->place_of(microbatch),
+                                         flight.micro_batch);
   work.sink = sink_;
   if (!deals_rows(round_->num_dealt)) return work;
-  if (!has && round_->backward) {
-    const bool of_base = batch_->gradients == api::Gradients::kParameters;
-    work.adapter_gradients = !of_base;
-    work.base_gradients = of_base ? engine_.base_trainer().gradients() : nullptr;
-  }
-  lay_out_dealt_rows(engine_, *batch_, round_->firsts_of_ranks(microbatch), round_->num_dealt,
+  lay_out_dealt_rows(engine_, *batch_, round_->firsts_of_group(microbatch), round_->num_at_once,
                      flight.dealt);
   work.dealt = &flight.dealt;
   return work;
@@ -290,12 +281,20 @@ PassWork StageRunner::prepare_pass_work(Flight& flight, int microbatch) {
   const bool has = round_->has(microbatch);
   choose_recompute(flight, work, round_->firsts[has ? round_->place_of(microbatch) : 0]);
   book_files(flight);
-  if (chain_ != nullptr && round_->num_dealt > 1 && work.trains() && has) {
-    CHECK(!defers_ || work.base_gradients == nullptr);  // commands refuse it
-    flight.link = chain_->link(num_before_ + round_->place_of(microbatch));
+  if (round_->num_dealt > 1 && work.trains()) link_gradients(flight, microbatch, work);
+  return work;
+}
+
+// A pass without a sequence has a turn with its experts alone.
+void StageRunner::link_gradients(Flight& flight, int microbatch, PassWork& work) {
+  CHECK(!defers_ || work.base_gradients == nullptr);  // commands refuse it
+  if (chains_.all != nullptr && round_->has(microbatch)) {
+    flight.link = chains_.all->link(before_.passes + round_->place_of(microbatch));
     work.turns = &flight.link;
   }
-  return work;
+  if (chains_.experts == nullptr) return;
+  flight.expert_link = chains_.experts->link(before_.groups + round_->place_of_group(microbatch));
+  work.expert_turns = &flight.expert_link;
 }
 
 // Memory and files for the pass that was counted last, from where its flight takes.

@@ -23,12 +23,23 @@
 
 namespace strata::engine {
 
+// What takes a stage's gradients from micro-batch to micro-batch where these are dealt out: those
+// of experts of which ranks have several copies, and of all else. Null: they stay.
+struct StageChains {
+  GradientChain* all = nullptr;
+  GradientChain* experts = nullptr;
+};
+
 class StageRunner {
  public:
-  // Borrows all of them; `chain` has its gradients where micro-batches are dealt out, else it is
-  // null.
+  // Micro-batches of rounds before that have a backward, and groups of such that run at once.
+  struct Backwards {
+    size_t passes = 0, groups = 0;
+  };
+
+  // Borrows all of them.
   StageRunner(Comm& comm, const PipelinePlan& plan, int stage, Engine& engine,
-              GradientChain* chain = nullptr);
+              const StageChains& chains);
   ~StageRunner();
   StageRunner(const StageRunner&) = delete;
   StageRunner& operator=(const StageRunner&) = delete;
@@ -39,10 +50,9 @@ class StageRunner {
   // Before a batch's first action: what can be refused is, and nothing has changed then. Borrows
   // all of it until end_batch(). The large results of a stage that is the whole model go to `sink`.
   void begin_batch(const api::Batch& batch, api::BatchResult& result, api::TensorSink* sink);
-  // `num_before`: the micro-batches of rounds before it that have a backward.
-  void begin(const Round& round, size_t num_before = 0) {
+  void begin(const Round& round, const Backwards& before) {
     round_ = &round;
-    num_before_ = num_before;
+    before_ = before;
   }
   // Runs an action of this stage. Its receive is that of the computation, which waits for what it
   // needs.
@@ -75,7 +85,7 @@ class StageRunner {
     std::unique_ptr<Scratch> files = {};  // what it holds in files; null: it never has
     MicroBatch micro_batch;
     model::DealtRows dealt = {};  // where expert ranks deal passes out: of all that run with it
-    GradientChain::Link link;
+    GradientChain::Link link, expert_link;
     std::optional<Scratch::Mark> mark, files_mark;
     std::optional<StagePass> pass;
     int64_t deferred_bytes = 0;  // that its backward was counted to defer
@@ -131,6 +141,7 @@ class StageRunner {
   void free_flight(Flight& flight);
   PassWork collate(Flight& flight, int microbatch);
   PassWork prepare_pass_work(Flight& flight, int microbatch);
+  void link_gradients(Flight& flight, int microbatch, PassWork& work);
   void book_counted_memory(Flight& flight);
   void forward(int microbatch);
   void backward(const schedule::Action& action);
@@ -148,9 +159,9 @@ class StageRunner {
   std::array<std::vector<Crossing>, 2> crossings_;  // by border
   const api::Batch* batch_ = nullptr;
   int64_t layers_done_ = 0;
-  GradientChain* const chain_;
+  const StageChains chains_;
   const Round* round_ = nullptr;
-  size_t num_before_ = 0;
+  Backwards before_;
   api::BatchResult* result_ = nullptr;
   api::TensorSink own_sink_;
   api::TensorSink* sink_ = nullptr;

@@ -132,8 +132,10 @@ struct GradientBytes {
   std::map<int64_t, int64_t> of_layers = {};
 };
 
-GradientBytes gradient_bytes(Engine& engine, const PlanShape& shape) {
+// Of what these ranks add to, one behind the other.
+GradientBytes gradient_bytes(Engine& engine, const PlanShape& shape, train::AddedBy ranks) {
   const model::ModelWeights& weights = *engine.model().weights;
+  const bool of_experts = ranks == train::AddedBy::kExpertCopies;
   GradientBytes bytes;
   const auto add = [&](int64_t layer, int64_t values) {
     bytes.all += values * dtype_bytes(DType::kF32);
@@ -141,27 +143,31 @@ GradientBytes gradient_bytes(Engine& engine, const PlanShape& shape) {
   };
   if (shape.train_base) {
     for (const train::Accumulator& sum : engine.base_trainer().accumulators()) {
-      if (!sum.stays) add(sum.part, weights.table()[sum.index].shape.num_elements());
+      if (sum.added_by == ranks) add(sum.part, weights.table()[sum.index].shape.num_elements());
     }
   }
   for (const auto& [slot, adapter] : engine.adapters()) {
     for (const model::LoraModule& module : adapter->modules()) {
-      // Those of experts that ranks divide stay where they are.
-      if (module.num_experts > 0 && weights.expert_ranks() != nullptr) continue;
-      add(module.spec.layer, module.a.shape.num_elements() + module.b.shape.num_elements());
+      const bool is_divided = module.num_experts > 0 && weights.expert_ranks() != nullptr;
+      if (is_divided != of_experts) continue;
+      const int64_t values = module.a.shape.num_elements() + module.b.shape.num_elements();
+      add(module.spec.layer,
+          of_experts ? values / module.num_experts * weights.own_experts(module.num_experts).count
+                     : values);
     }
   }
-  if (engine.adapters().empty()) bytes.all += model::gradient_bytes(weights, shape.modules);
+  if (!engine.adapters().empty()) return bytes;
+  bytes.all += of_experts ? model::own_expert_gradient_bytes(weights, shape.modules)
+                          : model::gradient_bytes(weights, shape.modules);
   return bytes;
 }
 
-}  // namespace
-
-int64_t in_flight_gradient_bytes(Engine& engine, const PlanShape& shape, int num_dealing) {
-  const int64_t others = num_dealing - 1;
+// Of so many ranks besides this one.
+int64_t in_flight_bytes(Engine& engine, const PlanShape& shape, train::AddedBy ranks,
+                        int64_t others) {
   if (others == 0 || !(shape.backward || shape.train_base)) return 0;
   const model::ModelWeights& weights = *engine.model().weights;
-  const auto [all, of_layers] = gradient_bytes(engine, shape);
+  const auto [all, of_layers] = gradient_bytes(engine, shape, ranks);
   // To each of the others, what all get alike.
   const int64_t copies = shape.train_base ? 1 : others;
   const bool is_bounded = weights.begins() && weights.ends() && !shape.several_rounds;
@@ -172,6 +178,15 @@ int64_t in_flight_gradient_bytes(Engine& engine, const PlanShape& shape, int num
     largest = std::max(largest, bytes);
   }
   return copies * (all - layers + std::min(layers, (3 * others + 3) * largest));
+}
+
+}  // namespace
+
+int64_t in_flight_gradient_bytes(Engine& engine, const PlanShape& shape, int num_dealing) {
+  const int copies = num_dealing / num_expert_ranks_dealing(engine);  // of the experts
+  const int64_t bytes = in_flight_bytes(engine, shape, train::AddedBy::kDealing, num_dealing - 1);
+  if (copies <= 1 || copies == num_dealing) return bytes;
+  return bytes + in_flight_bytes(engine, shape, train::AddedBy::kExpertCopies, copies - 1);
 }
 
 int64_t rope_table_bytes(const Engine& engine, const PlanShape& shape) {

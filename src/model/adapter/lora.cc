@@ -282,6 +282,20 @@ int64_t gradient_bytes(const ModelWeights& weights, const std::vector<LoraModule
   return Arena::aligned(values * dtype_bytes(DType::kF32)) + used_again * dtype_bytes(DType::kF32);
 }
 
+int64_t own_expert_gradient_bytes(const ModelWeights& weights,
+                                  const std::vector<LoraModuleSpec>& specs) {
+  int64_t values = 0;
+  for (const LoraModuleSpec& spec : specs) {
+    if (!weights.holds(spec.layer, spec.target)) continue;
+    const LoraModule module =
+        make_module(weights.layers(), spec, weights.compute_dtype(), /*panel_width=*/1);
+    if (module.num_experts == 0) continue;
+    values +=
+        num_values(module) / module.num_experts * weights.own_experts(module.num_experts).count;
+  }
+  return values * dtype_bytes(DType::kF32);
+}
+
 void LoraAdapter::initialise(uint64_t seed) {
   for (LoraModule& module : modules_) {
     if (!module.held()) continue;

@@ -165,7 +165,7 @@ ModelWeights::ModelWeights(const Backend& backend, const ModelConfig& config, DT
       forms_(std::move(forms)) {
   CHECK(forms_.empty() || compute_dtype == DType::kBF16, forms_.size());
   CHECK(compute_dtype == DType::kF32 || compute_dtype == DType::kBF16);
-  CHECK(!expert.is_divided() || !(tensor.is_divided() || share.is_divided()), expert.num_ranks);
+  CHECK(!expert.is_divided() || !share.is_divided(), expert.num_ranks);
   check_part(part_, config);
   if (share.is_divided() && config.per_layer_inputs) {
     throw Error(

@@ -131,6 +131,10 @@ ops::GroupedRows group_rows_by_expert(Pass& pass, const Routing& routing) {
                     routing.num_rows());
 }
 
+Turn turn_with_experts(const Pass& pass, const BlockContext& context) {
+  return {pass.expert_turns, pass.is_mtp ? kMtpPart : context.layer};
+}
+
 int64_t most_expert_rows(const Pass& pass, const MoeConfig& c) {
   const int64_t tokens =
       pass.dealt != nullptr ? pass.dealt->rows.num_rows_total() : pass.num_tokens();

@@ -9,6 +9,7 @@
 
 #include "model/blocks/experts/routing.h"
 #include "model/expert_ranks.h"
+#include "model/pass/gradient_turns.h"
 #include "ops/gemm_groups.h"
 
 namespace strata::model {
@@ -44,6 +45,8 @@ struct ExpertRows {
 // What ranks tell each other of their rows has the tag.
 ExpertRows own_expert_rows(Pass& pass, const BlockContext& context, const Routing& routing,
                            int64_t tag);
+// The turn with the gradients of this rank's experts of a layer, where other ranks add to them too.
+Turn turn_with_experts(const Pass& pass, const BlockContext& context);
 // The most that the experts of this rank may have: each reads a token once.
 int64_t most_expert_rows(const Pass& pass, const MoeConfig& config);
 

@@ -409,25 +409,31 @@ struct Moe {
     const TensorView d_weights = rows.take_part(pass, d_weights_of_all);
     const TensorView d_gate = rows.take(pass, pass.dtype(), s.gate.cols());
     const TensorView d_up = rows.take(pass, pass.dtype(), s.gate.cols());
-    hidden_backward(pass, context, rows, s, d_out, d_gate, d_up, d_weights.reshape({rows.count}));
+    Turn turn = turn_with_experts(pass, context);
+    hidden_backward(pass, context, rows, s, d_out, d_gate, d_up, d_weights.reshape({rows.count}),
+                    turn);
     const TensorView d_x = pass.take(DType::kF32, {s.routing.num_rows(), n.cols()});
     const TensorView own_d_x = rows.take_part(pass, d_x);
     inputs_backward(pass, context, rows, s, n, d_gate, d_up, own_d_x,
                     d_weights.reshape({rows.count}));
+    turn.end();
     rows.bring_home(pass, own_d_x, d_x, kExpertRowGradientTag);
     rows.bring_home(pass, d_weights, d_weights_of_all, kExpertRowGradientTag);
     return d_x;
   }
 
-  // Leaves d_gate and d_up [n, F] and d_weights [n] of the rows of this rank's experts.
+  // Leaves d_gate and d_up [n, F] and d_weights [n] of the rows of this rank's experts. Begins the
+  // turn, with or without such rows, behind what it exchanges with ranks that wait for others'
+  // turns.
   static void hidden_backward(Pass& pass, const BlockContext& context, const ExpertRows& rows,
                               const Saved& s, TensorView d_out, TensorView d_gate, TensorView d_up,
-                              TensorView d_weights) {
+                              TensorView d_weights, Turn& turn) {
     const Scratch::Mark mark(pass.backend.scratch());
     const TensorView d_activated = rows.take(pass, pass.dtype(), s.gate.cols());
     const TensorView activated = rows.take(pass, pass.dtype(), s.gate.cols());
     // sum[t] = down(activated) of the token's rows
     const TensorView dy = rows.gather(pass, s.routing, d_out);
+    turn.begin();
     if (rows.count == 0) return;
     weigh_activations(pass, context, rows, s, activated);
     expert_down_backward(pass, context, rows.groups, s.lora_h.first_rows(rows.count), activated, dy,
