@@ -473,8 +473,7 @@ api::StepResult Runner::step_base(const api::AdamW& adamw) {
 void Runner::refresh_base_weights() {
   for (const auto& runner : here_->runners()) {
     Engine& stage = runner->engine();
-    if (stage.model().weights->shards() == nullptr)
-      stage.base_trainer().refresh_weights(stage.backend(), *stage.model().weights);
+    stage.base_trainer().refresh_weights(stage.backend(), *stage.model().weights);
     if (here_->dealing() != nullptr) exchange_parameters(here_->owner_groups(), stage);
   }
   embedding_->send_to_last_stage();

@@ -173,12 +173,12 @@ OptionRow& add_division_options(OptionTable& t, StageOptions& o) {
 void add_ranks_options(OptionTable& t, StageOptions& o) {
   t.text(
       "ranks", o.ranks,
-      "pipeline=P,data=D,tensor=T (or some of them), or pipeline=P,expert=E, under mpirun -n "
-      "with their product (or srun), of train also auto: a process for each rank, on one machine "
-      "or several; --stages are threads of each (docs/cluster.md)");
+      "pipeline=P,data=D,expert=E,tensor=T (or some of them), under mpirun -n with their product "
+      "(or srun), of train also auto: a process for each rank, on one machine or several; "
+      "--stages are threads of each (docs/cluster.md)");
   t.flag("shard-weights", o.shard_weights,
-         "of data ranks: each keeps its part of the weights, and has the rest of a layer come from "
-         "the others just before it runs");
+         "of data ranks and expert ranks: each keeps its part of the weights, and has the rest of "
+         "a layer come from the others just before it runs");
 }
 
 OptionRow& add_stage_options(OptionTable& t, StageOptions& o) {

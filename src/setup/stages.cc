@@ -158,14 +158,7 @@ std::vector<model::RecomputeRegions> regions_allowed(const StageOptions& options
 }
 
 void check_shard_weights(const StageOptions& options) {
-  if (!options.shard_weights) return;
-  if (options.expert > 1) {
-    refuse(fmt::format(
-        "--shard-weights and --ranks expert={}: weights that expert ranks have alike are not "
-        "divided yet; leave one of them out",
-        options.expert));
-  }
-  if (options.data > 1) return;
+  if (!options.shard_weights || options.data * options.expert > 1) return;
   refuse(
       "--shard-weights: data ranks divide the weights among themselves; give --ranks data=N with "
       "it, or leave it out");

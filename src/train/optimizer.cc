@@ -272,7 +272,7 @@ api::StepResult BaseTrainer::step(Backend& backend, model::ModelWeights& weights
   }
   balance_routers(backend);
   zero_gradients(backend);
-  if (weights.shards() == nullptr && !in_files()) refresh_weights(backend, weights);
+  if (!in_files()) refresh_weights(backend, weights);
   return {.stepped = true, .grad_norm = norm, .step = num_steps};
 }
 
@@ -324,7 +324,7 @@ void BaseTrainer::step_in_files(Backend& backend, model::ModelWeights& weights,
     if (index + 1 < masters_.size()) queue_->read_ahead(pages_of(index + 1));
     if (masters_[index].empty()) continue;
     step_parameter(backend, args, index);
-    if (weights.shards() == nullptr)
+    if (!weights.divides(index))
       weights.write_rows(backend, index, own_rows(index).first, masters_[index]);
     queue_->write_behind(pages_of(index));
   }
@@ -367,7 +367,7 @@ void BaseTrainer::zero_gradients(Backend& backend) {
 
 void BaseTrainer::refresh_weights(Backend& backend, model::ModelWeights& weights) const {
   for (size_t index = 0; index < masters_.size(); ++index) {
-    if (!masters_[index].empty())
+    if (!masters_[index].empty() && !weights.divides(index))
       weights.write_rows(backend, index, own_rows(index).first, masters_[index]);
   }
 }

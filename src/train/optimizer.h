@@ -163,7 +163,8 @@ class BaseTrainer {
   // Takes of a counting backend the scratch that a step takes.
   void count_step_scratch(Backend& counter);
   void zero_gradients(Backend& backend);
-  // Writes the masters that are owned to the weights' compute copies.
+  // Writes the masters that are owned to the weights' compute copies, but of weights of which ranks
+  // keep a part each.
   void refresh_weights(Backend& backend, model::ModelWeights& weights) const;
 
   int64_t num_steps = 0;

@@ -112,13 +112,13 @@ struct WeightShards : ::testing::TestWithParam<Case> {
     if (GetParam().golden == kFp8) return folder.path();
     return std::string(STRATA_SOURCE_DIR) + "/tests/golden/" + GetParam().golden + "/model";
   }
-  LoadedModel load(const MemoryShare& share) {
+  LoadedModel load(const WeightShare& share) {
     return load_model(
         backend, dir(),
         {.compute_dtype = GetParam().dtype, .keep = KeepWeights::kAuto, .share = share});
   }
   // What a load reads of tensors: all but the header and the config.
-  int64_t bytes_to_load(const MemoryShare& share) {
+  int64_t bytes_to_load(const WeightShare& share) {
     const int64_t before = bytes_read();
     const std::unique_ptr<CheckpointSource> source = open_checkpoint(dir());
     static_cast<void>(load_config(dir(), false));
@@ -135,9 +135,9 @@ TEST_P(WeightShards, EachRankReadsItsPart) {
   const std::string whole = bytes_of(*load({}).weights);
   std::string together(whole.size(), '\0');
   for (int rank = 0; rank < kRanks; ++rank) {
-    const LoadedModel model = load({rank, kRanks});
+    const LoadedModel model = load({.all = {rank, kRanks}});
     // A third, and what is read at its two ends of each unit.
-    EXPECT_LT(static_cast<double>(bytes_to_load({rank, kRanks})),
+    EXPECT_LT(static_cast<double>(bytes_to_load({.all = {rank, kRanks}})),
               0.65 * static_cast<double>(bytes_of_tensors(*model.checkpoint)))
         << rank;
     EXPECT_GT(share_of_zeros(bytes_of(*model.weights)), 0.35 + 0.65 * share_of_zeros(whole))
@@ -167,15 +167,15 @@ TEST(WeightShardsOfFp8, ACodeThatIsNoNumberIsNamed) {
   const TempDir folder;
   write_fp8_model(folder, "model.layers.1.mlp.down_proj.weight", 200);
   CpuBackend backend(choose_cpu_path(), 1);
-  const auto load = [&](const MemoryShare& share) {
+  const auto load = [&](const WeightShare& share) {
     return testing::error_of([&] {
       load_model(backend, folder.path(),
                  {.compute_dtype = DType::kBF16, .keep = KeepWeights::kAuto, .share = share});
     });
   };
   EXPECT_EQ(load({}), "");
-  EXPECT_EQ(load({0, 3}), "");
-  EXPECT_EQ(load({2, 3}),
+  EXPECT_EQ(load({.all = {0, 3}}), "");
+  EXPECT_EQ(load({.all = {2, 3}}),
             "tensor 'model.layers.1.mlp.down_proj.weight': row 200 has values that are no numbers "
             "in F8_E4M3, or scales with which weights do not stay in few bits; --weights bf16");
 }

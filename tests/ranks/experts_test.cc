@@ -54,21 +54,27 @@ TEST_F(RanksTest, OfExpertsInStagesChangeNoBit) {
   }
 }
 
-// In copies: of all parameters, whose owners are among the ranks of all copies, and of adapters.
+// In copies, of which each rank has weights and sends to the others of its machine what they lack:
+// of all parameters, whose owners are among the ranks of all copies, and of adapters.
 TEST_F(RanksTest, OfCopiesOfExpertsChangeNoBit) {
   for (const std::string method : {"lora", "full"}) {
-    SCOPED_TRACE(method);
     TrainOptions one = options("one-" + method);
     one.model = make_v4_model(/*mtp=*/true);
     one.method = method;
     one.mtp_weight = 0.3;
     one.steps = 3;
     ASSERT_EQ(run_train(one), 0);
-    const Ended ended = run_ranks(4, dealt(one, method, "data=2,expert=2"));
-    ASSERT_EQ(ended.code, 0) << ended.text;
-    expect_the_files_of(one, method,
-                        method == "lora" ? "adapter_model.safetensors" : "model.safetensors");
-    EXPECT_THAT(ended.text, HasSubstr("are dealt to 2 ranks, in 2 copies"));
+    for (const bool shards : {false, true}) {
+      if (shards && method == "lora" && !runs_all()) continue;
+      const std::string name = fmt::format("{}-{}", method, shards);
+      SCOPED_TRACE(name);
+      const Ended ended =
+          run_ranks(4, dealt(one, name, "data=2,expert=2", {.shard_weights = shards}));
+      ASSERT_EQ(ended.code, 0) << ended.text;
+      expect_the_files_of(one, name,
+                          method == "lora" ? "adapter_model.safetensors" : "model.safetensors");
+      EXPECT_THAT(ended.text, HasSubstr("are dealt to 2 ranks, in 2 copies"));
+    }
   }
 }
 
@@ -169,6 +175,12 @@ TEST_F(RanksTest, OfExpertsArePlanned) {
   EXPECT_EQ(copies.at("bytes").at("weights"), divided.at("bytes").at("weights"));
   EXPECT_LT(copies.at("bytes").at("base training").as_int64(),
             divided.at("bytes").at("base training").as_int64());
+  // Which come to where they are read.
+  const boost::json::object shards = planned("--ranks expert=4,data=2 --shard-weights");
+  const auto parameters_sent = [](const boost::json::object& plan) {
+    return plan.at("ranks").at(0).at("planned_sent_bytes").at("parameters").as_int64();
+  };
+  EXPECT_GT(parameters_sent(shards), parameters_sent(copies));
 }
 
 // One line of JSON, printed once.

@@ -201,7 +201,7 @@ TEST(Data, EachRankHasItsPartOfTheWeights) {
     Runner runner(comm, plan, staged_engines(c, comm, plan));
     const model::ModelWeights& weights = *runner.engine().model().weights;
     const model::ShardUnits& units = weights.shards()->units();
-    const MemoryShare share = plan.weight_share(comm.rank());
+    const MemoryShare share = plan.weight_share(comm.rank()).all;
     int64_t own = 0, all = 0;
     for (const int64_t bytes : units.bytes) {
       own += part_of(bytes, share).size();

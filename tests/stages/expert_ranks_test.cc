@@ -279,6 +279,41 @@ TEST(ExpertRanksTest, SeveralStagesOfAProcessTrainToTheBitsOfOne) {
   }
 }
 
+// Which divide what they have alike: the experts of copies, and of one copy all else. Passes
+// without a sequence have the layers come too.
+TEST(ExpertRanksTest, DividedWeightsTrainToTheBitsOfOneProcess) {
+  const StagedCase plain = {.model = "qwen3_moe",
+                            .num_layers = 3,
+                            .num_ranks = 1,
+                            .expert = 3,
+                            .shards = true,
+                            .num_microbatches = 1,
+                            .pass_tokens = 8};
+  StagedCase parameters = plain, copies = plain, few = plain, staged = plain, predicted = plain;
+  parameters.parameters = true;
+  copies.model = "deepseek_moe";
+  copies.data = copies.expert = 2;
+  copies.parameters = true;
+  copies.dtype = DType::kBF16;
+  copies.router_bias_rate = 0.01;
+  few.num_sequences = 4;
+  few.data = 2;
+  few.again = Again::kLayers;
+  staged.num_layers = 4;
+  staged.num_ranks = staged.num_microbatches = staged.data = staged.expert = 2;
+  staged.parameters = staged.tied = true;
+  predicted.model = "deepseek_v4_mtp";
+  predicted.mtp = true;
+  predicted.data = 2;
+  for (StagedCase c : {plain, parameters, copies, few, staged, predicted}) {
+    SCOPED_TRACE(::testing::PrintToString(c));
+    const Outcome got = run_staged(c);
+    c.expert = c.data = 1;
+    c.again = Again::kNothing;
+    expect_same_bits(got, run_whole(c));
+  }
+}
+
 // Without a backward: each rank has all results, whoever made them.
 TEST(ExpertRanksTest, CopiesGiveTheBitsOfOneProcess) {
   StagedCase c = {.model = "deepseek_moe",

@@ -224,10 +224,13 @@ std::string narrow_form_names() {
   return names;
 }
 
-std::unique_ptr<engine::Engine> make_random_engine(
-    std::unique_ptr<Backend> backend, const model::ModelConfig& config, DType dtype,
-    const std::string& weights, const engine::EngineOptions& options,
-    std::optional<model::LayerRange> part, MemoryShare share, const model::TensorShare& tensor) {
+std::unique_ptr<engine::Engine> make_random_engine(std::unique_ptr<Backend> backend,
+                                                   const model::ModelConfig& config, DType dtype,
+                                                   const std::string& weights,
+                                                   const engine::EngineOptions& options,
+                                                   std::optional<model::LayerRange> part,
+                                                   model::WeightShare share,
+                                                   const model::TensorShare& tensor) {
   model::LoadedModel made;
   made.config = config;
   made.weights = std::make_unique<model::ModelWeights>(

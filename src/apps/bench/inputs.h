@@ -20,7 +20,7 @@ std::unique_ptr<engine::Engine> make_random_engine(std::unique_ptr<Backend> back
                                                    const std::string& weights,
                                                    const engine::EngineOptions& options,
                                                    std::optional<model::LayerRange> part = {},
-                                                   MemoryShare share = {},
+                                                   model::WeightShare share = {},
                                                    const model::TensorShare& tensor = {});
 // "q4_0, q4_1, ...": the forms that --weights takes.
 std::string narrow_form_names();

@@ -143,13 +143,13 @@ void receive_piece(Comm& data, Engine& engine, int from, const train::RowPiece& 
 void begin_to_rewrite(Comm& data, model::ModelWeights& weights) {
   if (weights.shards() == nullptr) return;
   weights.release_divided_weights();
-  weights.shards()->memory().wait_until_idle();
+  weights.shards()->wait_until_idle();
   barrier(data);
 }
 
 void end_to_rewrite(Comm& data, model::ModelWeights& weights) {
   if (weights.shards() == nullptr) return;
-  weights.shards()->memory().trim();
+  weights.shards()->trim();
   barrier(data);
 }
 

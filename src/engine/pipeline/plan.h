@@ -10,6 +10,7 @@
 #include "model/pass/recompute.h"
 #include "model/weights/expert_share.h"
 #include "model/weights/layer_table.h"
+#include "model/weights/weight_share.h"
 #include "schedule/action.h"
 
 namespace strata::engine {
@@ -25,7 +26,7 @@ struct PipelinePlan {
   // Ranks that have the same stages, and deal the micro-batches out among themselves. Of two
   // neighbouring ranks of a run these differ, or where ranks divide experts, those.
   int data = 1;
-  bool shard_weights = false;  // each of which keeps a part of the weights
+  bool shard_weights = false;  // each of which, and of expert ranks, keeps a part of the weights
   // Ranks that divide each matrix of a stage, and run the same passes. Of two ranks that differ in
   // these alone as many are between as deal micro-batches out.
   int tensor = 1;
@@ -37,8 +38,11 @@ struct PipelinePlan {
   int weight_sharers = 0;
 
   // The share of the weights that one of all ranks keeps.
-  [[nodiscard]] MemoryShare weight_share(int rank) const {
-    return shard_weights ? MemoryShare{rank / expert % data, data} : MemoryShare();
+  [[nodiscard]] model::WeightShare weight_share(int rank) const {
+    if (!shard_weights) return {};
+    const MemoryShare copy = {rank / expert % data, data};
+    return {.all = {rank % num_dealing(), num_dealing()},
+            .experts = expert > 1 ? copy : MemoryShare()};
   }
   // The share of each matrix that one of all ranks has.
   [[nodiscard]] model::TensorShare tensor_share(int rank) const {

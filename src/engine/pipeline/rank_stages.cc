@@ -17,10 +17,11 @@ namespace strata::engine {
 namespace {
 
 // First tags of messages between ranks that deal micro-batches out, of these about experts of which
-// there are several copies, and of weights that they divide; those of pipelines are below. MPI's
-// tags may end at 2^23 (pml_ucx of Open MPI 4), and several ranks of a process divide them.
+// there are several copies, and of weights that they divide, both likewise; those of pipelines are
+// below. MPI's tags may end at 2^23 (pml_ucx of Open MPI 4), and several ranks of a process divide
+// them.
 constexpr int64_t kDataTag = 1 << 18, kCopiesTag = 5 << 16, kWeightTag = 3 << 17,
-                  kEndOfTags = 1 << 19;
+                  kExpertWeightTag = 7 << 16, kEndOfTags = 1 << 19;
 constexpr int64_t kTensorTag = kEndOfTags - 4;  // of few messages, the last of weights' own
 constexpr int64_t kExpertTag = kEndOfTags - 16;
 constexpr int64_t kTagsBehindGather = 16;
@@ -44,27 +45,23 @@ std::optional<GroupComm> make_pipeline_group(Comm& all, const PipelinePlan& plan
 }
 
 // The ranks that deal micro-batches out with this one, in the order in which they do.
-std::optional<GroupComm> make_dealing_group(Comm& all, const PipelinePlan& plan) {
+std::optional<GroupComm> make_dealing_group(Comm& all, const PipelinePlan& plan,
+                                            int64_t first_tag) {
   const int ranks = plan.num_dealing();
   if (ranks == 1) return {};
   return std::optional<GroupComm>(
       std::in_place, all,
-      RankGroup{.first = all.rank() / ranks * ranks, .size = ranks, .first_tag = kDataTag});
+      RankGroup{.first = all.rank() / ranks * ranks, .size = ranks, .first_tag = first_tag});
 }
 
-// Those of them that have all that this one has.
-std::optional<GroupComm> make_data_group(Comm& all, const PipelinePlan& plan, int64_t first_tag) {
-  if (plan.data == 1) return {};
+// Those of them that have this one's experts; none where these are all.
+std::optional<GroupComm> make_copies_group(Comm& all, const PipelinePlan& plan, int64_t first_tag) {
+  if (plan.data == 1 || plan.expert == 1) return {};
   const int ranks = plan.num_dealing();
   const int first = all.rank() / ranks * ranks + all.rank() % plan.expert;
   return std::optional<GroupComm>(
       std::in_place, all,
       RankGroup{.first = first, .stride = plan.expert, .size = plan.data, .first_tag = first_tag});
-}
-
-std::optional<GroupComm> make_copies_group(Comm& all, const PipelinePlan& plan) {
-  if (plan.expert == 1) return {};
-  return make_data_group(all, plan, kCopiesTag);
 }
 
 std::optional<GroupComm> make_tensor_group(Comm& all, const PipelinePlan& plan) {
@@ -139,11 +136,12 @@ RankStages::RankStages(Comm& comm, const PipelinePlan& plan,
     : all_(comm),
       plan_(plan),
       pipeline_group_(make_pipeline_group(comm, plan)),
-      dealing_group_(make_dealing_group(comm, plan)),
-      weights_group_(make_data_group(comm, plan, kWeightTag)),
+      dealing_group_(make_dealing_group(comm, plan, kDataTag)),
+      weights_group_(make_dealing_group(comm, plan, kWeightTag)),
+      expert_weights_group_(make_copies_group(comm, plan, kExpertWeightTag)),
       tensor_group_(make_tensor_group(comm, plan)),
       expert_group_(make_expert_group(comm, plan)),
-      copies_group_(make_copies_group(comm, plan)),
+      copies_group_(make_copies_group(comm, plan, kCopiesTag)),
       pipeline_(pipeline_group_ ? *pipeline_group_ : comm, make_tag_classifier(plan)),
       dealing_(make_counted_comm(dealing_group_, kind_of_data_tag)),
       tensor_(make_counted_comm(tensor_group_, kind_of_tensor_tag)),
@@ -190,6 +188,8 @@ void RankStages::add_stage(int stage, Engine& engine) {
   if (model::WeightShards* shards = engine.model().weights->shards()) {
     CHECK(weights_group_, stage);
     shards->memory().connect_ranks(*weights_group_, int64_t{2} * stage);
+    if (DividedMemory* experts = shards->expert_memory())
+      experts->connect_ranks(*expert_weights_group_, int64_t{2} * stage);
   }
   const StageChains chains = add_chains(engine);
   runners_.push_back(std::make_unique<StageRunner>(pipeline_, plan_, stage, engine, chains));
@@ -289,8 +289,8 @@ SentBytes RankStages::sent() const {
   for (const auto& runner : runners_) {
     const model::WeightShards* shards = runner->engine().model().weights->shards();
     if (shards == nullptr) continue;
-    sent[Sent::kParameters] += shards->memory().answered_bytes();
-    sent[Sent::kControl] += shards->memory().asked_bytes();
+    sent[Sent::kParameters] += shards->answered_bytes();
+    sent[Sent::kControl] += shards->asked_bytes();
   }
   return sent;
 }

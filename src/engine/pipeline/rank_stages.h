@@ -127,7 +127,8 @@ class RankStages {
   const PipelinePlan& plan_;
   // None where there is one pipeline.
   std::optional<GroupComm> pipeline_group_, dealing_group_;
-  std::optional<GroupComm> weights_group_;  // the data ranks, for weights that they divide
+  // The latter again, and those of them that have this one's experts, for weights that they divide.
+  std::optional<GroupComm> weights_group_, expert_weights_group_;
   // Ranks that divide each matrix, ranks that divide the experts, and those of several copies of
   // these that have the same ones.
   std::optional<GroupComm> tensor_group_, expert_group_, copies_group_;

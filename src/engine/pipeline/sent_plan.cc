@@ -35,7 +35,7 @@ class SentPlanner {
     if (has_copies()) add_expert_chains(backwards);
     if (batch_.want_loss) add_loss_messages();
     for (int stage = 0; weights_.shards() != nullptr && stage <= last_stage(); ++stage) {
-      for (int data = 0; data < plan_.data; ++data) add_weight_fetches(stage, data);
+      for (int rank = 0; rank < num_dealing_; ++rank) add_weight_fetches(stage, rank);
     }
   }
 
@@ -262,58 +262,69 @@ class SentPlanner {
   void for_each_action(int stage, const Round& round, Body body) const {
     for (const schedule::Slot& slot : plan_.table.rows[static_cast<size_t>(rank_of(stage))]) {
       for (const schedule::Action& action : slot.actions()) {
-        if (action.stage == stage && round.has(action.microbatch)) body(action);
+        if (action.stage == stage && round.any_has(action.microbatch)) body(action);
       }
     }
   }
   // How often a rank's passes have a unit of its stage come.
   [[nodiscard]] std::vector<int64_t> count_fetches(const model::ShardUnits& units, int stage,
-                                                   int data) const {
+                                                   int rank) const {
     std::vector<int64_t> fetches(units.bytes.size());
     model::ShardWalk walk(units.bytes.size());
-    for_each_turn(units, stage, data, [&](const model::ShardTurn& turn) {
+    for_each_turn(units, stage, rank, [&](const model::ShardTurn& turn) {
       walk.apply_turn(turn, [](size_t) {}, [&](size_t unit) { ++fetches[unit]; });
     });
     return fetches;
   }
   // Calls body with the turns of a rank's passes with the weights of its stage.
   template <typename Body>
-  void for_each_turn(const model::ShardUnits& units, int stage, int data, Body body) const {
+  void for_each_turn(const model::ShardUnits& units, int stage, int rank, Body body) const {
     const EngineOptions& options = engine_.options();
-    const bool again = options.regions.makes_stage() && !options.recompute.keeps_all();
     Round round;
-    round.dealt = data;
-    round.num_dealt = plan_.data;
+    round.dealt = rank;
+    round.num_dealt = num_dealing_;
+    round.num_at_once = plan_.expert;
     while (next_round(plan_, options.pass_tokens, batch_, round)) {
       for_each_action(stage, round, [&](const schedule::Action& action) {
+        const model::ShardPass pass = {
+            .has_tokens = round.has(action.microbatch),
+            .mtp = runs_mtp(round, action.microbatch),
+            .again = options.regions.makes_stage() && !options.recompute.keeps_all()};
         if (action.op == schedule::Op::kForward) {
-          for_each_forward_turn(units, runs_mtp(round, action.microbatch), body);
+          for_each_forward_turn(units, pass, body);
         } else if (schedule::is_backward(action.op) && batch_.want_loss && round.backward) {
-          for_each_backward_turn(units, again, body);
+          for_each_backward_turn(units, pass, body);
         }
       });
     }
   }
-  // A sequence's last token has no prediction, so a micro-batch of single tokens runs none.
+  // A sequence's last token has no prediction, so micro-batches of single tokens that run at once
+  // run none.
   [[nodiscard]] bool runs_mtp(const Round& round, int own) const {
-    const size_t m = round.place_of(own);
+    const std::span<const size_t> firsts = round.firsts_of_group(own);
     bool any = false;
-    for (size_t s = round.firsts[m]; s < round.firsts[m + 1]; ++s) any = any || tokens_of(s) > 1;
+    for (size_t s = firsts.front(); s < firsts.back(); ++s) any = any || tokens_of(s) > 1;
     return any && batch_.mtp_weight > 0.0f;
   }
   // What it asks the others of its stage for, and gets from them.
-  void add_weight_fetches(int stage, int data) {
-    const model::ShardUnits units = weights_.shard_units(plan_.layers[static_cast<size_t>(stage)]);
-    const std::vector<int64_t> fetches = count_fetches(units, stage, data);
+  void add_weight_fetches(int stage, int rank) {
+    const int expert_rank = rank % plan_.expert;
+    const model::ShardUnits units =
+        weights_.shard_units(plan_.layers[static_cast<size_t>(stage)], expert_rank);
+    const std::vector<int64_t> fetches = count_fetches(units, stage, rank);
     for (size_t unit = 0; unit < fetches.size(); ++unit) {
-      for (int owner = 0; owner < plan_.data; ++owner) {
-        const BytePart part = part_of(units.bytes[unit], {owner, plan_.data});
-        if (owner == data) continue;
-        of(rank_of(stage), owner)[Sent::kParameters] += fetches[unit] * part.size();
-        of(rank_of(stage), data)[Sent::kControl] +=
-            fetches[unit] * num_questions(part) * kQuestionBytes;
-      }
+      for (int owner = 0; owner < num_dealing_; ++owner)
+        add_parts_fetched(stage, rank, owner, fetches[unit],
+                          part_of(units.bytes[unit], {owner, num_dealing_}));
+      for (int copy = 0; copy < plan_.data; ++copy)
+        add_parts_fetched(stage, rank, copy * plan_.expert + expert_rank, fetches[unit],
+                          part_of(units.expert_bytes[unit], {copy, plan_.data}));
     }
+  }
+  void add_parts_fetched(int stage, int rank, int owner, int64_t times, const BytePart& part) {
+    if (owner == rank) return;
+    of(rank_of(stage), owner)[Sent::kParameters] += times * part.size();
+    of(rank_of(stage), rank)[Sent::kControl] += times * num_questions(part) * kQuestionBytes;
   }
 
   // Among the ranks of the stage that has them, and from there to those of its pipeline.
@@ -388,14 +399,15 @@ class SentPlanner {
         if (rank_of(0) == rank_of(last_stage()) && first == last) continue;
         of(rank_of(last_stage()), last)[Sent::kGradients] +=
             num_uses * borrowed_.rows(last, index).shared_with(owned).count * row;
-        of(rank_of(0), first)[Sent::kParameters] += bytes_sent(pieces, last);
+        of(rank_of(0), first)[Sent::kParameters] += bytes_sent(pieces, {last, num_dealing_});
       }
     }
   }
-  [[nodiscard]] int64_t bytes_sent(const std::vector<train::RowPiece>& pieces, int to) const {
+  [[nodiscard]] int64_t bytes_sent(const std::vector<train::RowPiece>& pieces,
+                                   const train::Share& to) const {
     int64_t bytes = 0;
     for (const train::RowPiece& piece : pieces) {
-      if (is_sent(weights_, piece, {to, num_dealing_}))
+      if (is_sent(weights_, piece, to))
         bytes += piece.shape.num_elements() * dtype_bytes(piece.dtype);
     }
     return bytes;
@@ -415,18 +427,19 @@ class SentPlanner {
       const std::vector<train::RowPiece> pieces =
           pieces_of(weights_, owners, owner, /*of_divided_experts=*/false);
       for (int to = 0; to < num_dealing_; ++to)
-        if (to != owner) sent[Sent::kParameters] += bytes_sent(pieces, to);
+        if (to != owner) sent[Sent::kParameters] += bytes_sent(pieces, {to, num_dealing_});
       if (has_copies()) sent[Sent::kParameters] += bytes_of_experts_sent(owners, owner);
     }
   }
 
   // To each of the other copies.
   [[nodiscard]] int64_t bytes_of_experts_sent(const train::Ownership& owners, int owner) const {
+    const std::vector<train::RowPiece> pieces =
+        pieces_of(weights_, owners, owner, /*of_divided_experts=*/true);
     int64_t bytes = 0;
-    for (const train::RowPiece& piece :
-         pieces_of(weights_, owners, owner, /*of_divided_experts=*/true))
-      bytes += piece.shape.num_elements() * dtype_bytes(piece.dtype);
-    return bytes * (plan_.data - 1);
+    for (int to = 0; to < plan_.data; ++to)
+      if (to != owner / plan_.expert) bytes += bytes_sent(pieces, {to, plan_.data});
+    return bytes;
   }
 
   void add_base_step() {

@@ -31,7 +31,7 @@ struct RunSpec {
   model::UseMtp mtp = model::UseMtp::kNever;
   RecomputeChoice recompute = {};
   std::string offload = {};        // folder of what is in files; empty: that of temporary files
-  MemoryShare share = {};          // of ranks that divide the weights
+  model::WeightShare share = {};   // of ranks that divide the weights
   model::TensorShare tensor = {};  // of ranks that divide each matrix
   model::ExpertShare expert = {};  // of ranks that divide the experts
   int weight_sharers = 1;          // processes of the machine that have them together

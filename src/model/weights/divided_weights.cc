@@ -25,14 +25,36 @@ size_t ModelWeights::unit_of(size_t index) const {
   return index == embedding_ ? num_layers : num_layers + 1;
 }
 
+size_t ModelWeights::sort_of(size_t index) const {
+  const Parameter& parameter = table_[index];
+  if (parameter.expert < 0 || !expert_share_.is_divided()) return 0;
+  const int rank = expert_share_.rank_of(parameter.expert, parameter.row->num_experts);
+  return static_cast<size_t>(rank) + 1;
+}
+
+bool ModelWeights::divides(size_t index) const {
+  if (!share_.is_divided() || table_[index].stays_whole()) return false;
+  return sort_of(index) == 0 || share_.experts.is_divided();
+}
+
+void ModelWeights::divide_among_ranks(int64_t panel_width, Allocator& of_work) {
+  lay_out_units(panel_width);
+  const auto own_sort = static_cast<size_t>(expert_share_.rank) + 1;
+  shards_ =
+      std::make_unique<WeightShards>(shard_units(part_, expert_share_.rank), ranges_of_units(0),
+                                     ranges_of_units(own_sort), share_, of_work);
+}
+
 // Each unit in the table's order, of all stages.
 void ModelWeights::lay_out_units(int64_t panel_width) {
   panel_width_ = panel_width;
-  unit_bytes_.resize(static_cast<size_t>(layer_table_.num_layers()) + 2);
+  const size_t num_units = static_cast<size_t>(layer_table_.num_layers()) + 2;
+  unit_bytes_.assign(static_cast<size_t>(expert_share_.num_ranks) + 1,
+                     std::vector<int64_t>(num_units));
   for (size_t index = 0; index < table_.size(); ++index) {
-    int64_t& bytes = unit_bytes_[unit_of(index)];
+    int64_t& bytes = unit_bytes_[sort_of(index)][unit_of(index)];
     bytes_before_.push_back(bytes);
-    if (!table_[index].stays_whole()) bytes += table_[index].bytes;
+    if (divides(index)) bytes += table_[index].bytes;
   }
 }
 
@@ -49,24 +71,27 @@ bool has_parameter(const ShardUnits& units, int layer, bool is_embedding) {
 
 }  // namespace
 
-ShardUnits ModelWeights::shard_units(const LayerRange& part) const {
+ShardUnits ModelWeights::shard_units(const LayerRange& part, int expert_rank) const {
   ShardUnits units = {.part = part,
                       .num_layers = config_.num_layers(),
                       .end_has_embedding = config_.tie_word_embeddings || config_.use_mtp};
   units.bytes.resize(static_cast<size_t>(layer_table_.num_layers()) + 2);
+  units.expert_bytes.resize(units.bytes.size());
   for (size_t index = 0; index < table_.size(); ++index) {
     if (!has_parameter(units, table_[index].layer, index == embedding_)) continue;
-    (table_[index].stays_whole() ? units.whole_bytes : units.bytes[unit_of(index)]) +=
-        table_[index].bytes;
+    const size_t sort = sort_of(index), unit = unit_of(index);
+    if (sort != 0 && sort != static_cast<size_t>(expert_rank) + 1) continue;
+    int64_t& divided = sort == 0 ? units.bytes[unit] : units.expert_bytes[unit];
+    (divides(index) ? divided : units.whole_bytes) += table_[index].bytes;
   }
   return units;
 }
 
-std::vector<std::vector<PageRange>> ModelWeights::ranges_of_units() const {
+std::vector<std::vector<PageRange>> ModelWeights::ranges_of_units(size_t sort) const {
   std::vector<std::vector<PageRange>> units(static_cast<size_t>(layer_table_.num_layers()) + 2);
   for (size_t index = 0; index < table_.size(); ++index) {
     const Parameter& parameter = table_[index];
-    if (!parameter.held || parameter.stays_whole()) continue;
+    if (!parameter.held || !divides(index) || sort_of(index) != sort) continue;
     void* const data = parameter.is_matrix() ? parameter.panel.data : parameter.values.data;
     append_range({data, parameter.bytes}, units[unit_of(index)]);
   }
@@ -74,7 +99,7 @@ std::vector<std::vector<PageRange>> ModelWeights::ranges_of_units() const {
 }
 
 bool ModelWeights::keeps(size_t index, int64_t first, int64_t end) const {
-  return !shards_ || is_kept_by(shards_->memory().share(), index, first, end);
+  return is_kept_by(sort_of(index) == 0 ? share_.all : share_.experts, index, first, end);
 }
 
 // What rows [first, end) become, among the parameter's bytes: all where rows are in no order.
@@ -89,10 +114,9 @@ BytePart ModelWeights::bytes_of_rows(const Parameter& parameter, int64_t first, 
 
 bool ModelWeights::is_kept_by(const MemoryShare& share, size_t index, int64_t first,
                               int64_t end) const {
-  const Parameter& parameter = table_[index];
-  if (!shards_ || parameter.stays_whole()) return true;
-  const BytePart bytes = bytes_of_rows(parameter, first, end);
-  const BytePart part = part_of(unit_bytes_[unit_of(index)], share);
+  if (!divides(index)) return true;
+  const BytePart bytes = bytes_of_rows(table_[index], first, end);
+  const BytePart part = part_of(unit_bytes_[sort_of(index)][unit_of(index)], share);
   const int64_t before = bytes_before_[index];
   return before + bytes.first < part.end && part.first < before + bytes.end;
 }

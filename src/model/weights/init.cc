@@ -112,7 +112,7 @@ void draw_parameter(Backend& backend, const ModelConfig& config, const Counter& 
 }  // namespace
 
 LoadedModel init_model(Backend& backend, const ModelConfig& config, DType compute_dtype,
-                       uint64_t seed, std::optional<LayerRange> part, const MemoryShare& share,
+                       uint64_t seed, std::optional<LayerRange> part, const WeightShare& share,
                        const TensorShare& tensor, const ExpertShare& expert) {
   LoadedModel model;
   model.config = config;

@@ -12,7 +12,7 @@ namespace strata::model {
 
 LoadedModel init_model(Backend& backend, const ModelConfig& config, DType compute_dtype,
                        uint64_t seed, std::optional<LayerRange> part = {},
-                       const MemoryShare& share = {}, const TensorShare& tensor = {},
+                       const WeightShare& share = {}, const TensorShare& tensor = {},
                        const ExpertShare& expert = {});
 
 }  // namespace strata::model

@@ -41,7 +41,7 @@ struct LoadOptions {
   // What weights that files have in 4 to 8 bits are kept in. In f32 they are dequantised.
   KeepWeights keep = KeepWeights::kBf16;
   bool load_in_4bit = false;  // its linear layers are quantised to nf4 (load_in_4bit.h)
-  MemoryShare share = {};     // of ranks that divide the weights
+  WeightShare share = {};     // of ranks that divide the weights
   TensorShare tensor = {};    // of ranks that divide each matrix
   ExpertShare expert = {};    // of ranks that divide the experts
   // Where processes of a machine have the weights together: their memory, which one of them fills

@@ -99,7 +99,7 @@ void check_part(const LayerRange& part, const ModelConfig& config) {
 }
 
 // Where the parameters' memory comes from; what is divided is there as ranks bring it.
-Allocator& choose_allocator(const Backend& backend, FileAllocator* files, const MemoryShare& share,
+Allocator& choose_allocator(const Backend& backend, FileAllocator* files, const WeightShare& share,
                             Allocator* shared) {
   CHECK((files != nullptr) + share.is_divided() + (shared != nullptr) <= 1);
   if (files != nullptr) return *files;
@@ -154,18 +154,18 @@ int64_t ModelWeights::arena_bytes(int64_t panel_width) const {
 
 ModelWeights::ModelWeights(const Backend& backend, const ModelConfig& config, DType compute_dtype,
                            FileAllocator* files, std::optional<LayerRange> part, WeightForms forms,
-                           const MemoryShare& share, Allocator* shared, const TensorShare& tensor,
+                           const WeightShare& share, Allocator* shared, const TensorShare& tensor,
                            const ExpertShare& expert)
     : config_(config),
       own_config_(config_of_share(config, tensor)),
       part_(part.value_or(LayerRange{0, config.num_layers()})),
+      share_(share),
       expert_share_(expert),
       layer_table_(config, tensor),
       compute_dtype_(compute_dtype),
       forms_(std::move(forms)) {
   CHECK(forms_.empty() || compute_dtype == DType::kBF16, forms_.size());
   CHECK(compute_dtype == DType::kF32 || compute_dtype == DType::kBF16);
-  CHECK(!expert.is_divided() || !share.is_divided(), expert.num_ranks);
   check_part(part_, config);
   if (share.is_divided() && config.per_layer_inputs) {
     throw Error(
@@ -188,11 +188,7 @@ ModelWeights::ModelWeights(const Backend& backend, const ModelConfig& config, DT
               ? embedding_
               : add_vocabulary_matrix(vocabulary.back(), ends(), panel_width);
   make_sublayer_contexts();
-  if (share.is_divided()) {
-    lay_out_units(panel_width);
-    shards_ = std::make_unique<WeightShards>(shard_units(part_), ranges_of_units(), share,
-                                             backend.allocator());
-  }
+  if (share.is_divided()) divide_among_ranks(panel_width, backend.allocator());
   if (files == nullptr) return;
   pages_ = std::make_unique<WeightPages>(pages_of_layers(),
                                          backend.page_queue("weights' files", *files));
@@ -458,7 +454,7 @@ void ModelWeights::write_narrow_rows(Backend& backend, size_t index, int64_t fir
 void ModelWeights::prepare_read(size_t index) const {
   const Parameter& parameter = table_[index];
   if (pages_) pages_->restore_evicted(parameter.layer);
-  if (!shards_ || parameter.stays_whole()) return;
+  if (!divides(index)) return;
   ShardTurn turn;
   turn.need(unit_of(index));
   shards_->apply_turn(turn);

@@ -25,6 +25,7 @@
 #include "model/weights/expert_share.h"
 #include "model/weights/layer_table.h"
 #include "model/weights/weight_pages.h"
+#include "model/weights/weight_share.h"
 #include "tensor/panel.h"
 #include "tensor/view.h"
 
@@ -155,7 +156,7 @@ class ModelWeights {
   // outputs. With `expert` it holds this rank's experts of each layer.
   ModelWeights(const Backend& backend, const ModelConfig& config, DType compute_dtype,
                FileAllocator* files = nullptr, std::optional<LayerRange> part = {},
-               WeightForms forms = {}, const MemoryShare& share = {}, Allocator* shared = nullptr,
+               WeightForms forms = {}, const WeightShare& share = {}, Allocator* shared = nullptr,
                const TensorShare& tensor = {}, const ExpertShare& expert = {});
   ~ModelWeights();
   ModelWeights(const ModelWeights&) = delete;
@@ -215,14 +216,17 @@ class ModelWeights {
   [[nodiscard]] AxisPart own_experts(int64_t num_experts) const {
     return expert_share_.own_experts(num_experts);
   }
+  // Whether ranks keep a part of a parameter each, and not this one all that it holds of it.
+  [[nodiscard]] bool divides(size_t index) const;
   // Whether this rank has any of what rows [first, end) of a parameter become: true where it has
   // all. Others it need not write_rows().
   [[nodiscard]] bool keeps(size_t index, int64_t first, int64_t end) const;
-  // Whether another rank keeps them, wherever the parameter is held; then it is in no few bits.
+  // Whether another rank, of those that divide the parameter, keeps them, wherever it is held; then
+  // it is in no few bits.
   [[nodiscard]] bool is_kept_by(const MemoryShare& share, size_t index, int64_t first,
                                 int64_t end) const;
-  // As a stage with these layers has them.
-  [[nodiscard]] ShardUnits shard_units(const LayerRange& part) const;
+  // As a stage with these layers and one of the expert ranks has them.
+  [[nodiscard]] ShardUnits shard_units(const LayerRange& part, int expert_rank) const;
 
   // A layer's sublayers, ready to run; none where it is another stage's.
   [[nodiscard]] std::span<const SublayerContext> layer(int64_t index) const {
@@ -275,9 +279,12 @@ class ModelWeights {
   void add_mtp_head_parameters(int64_t panel_width);
   void make_sublayer_contexts();
   [[nodiscard]] std::vector<std::vector<PageRange>> pages_of_layers() const;
+  void divide_among_ranks(int64_t panel_width, Allocator& of_work);
   void lay_out_units(int64_t panel_width);
   [[nodiscard]] size_t unit_of(size_t index) const;
-  [[nodiscard]] std::vector<std::vector<PageRange>> ranges_of_units() const;
+  // Which expert rank alone has it, counted from 1; 0: all have it.
+  [[nodiscard]] size_t sort_of(size_t index) const;
+  [[nodiscard]] std::vector<std::vector<PageRange>> ranges_of_units(size_t sort) const;
   [[nodiscard]] BytePart bytes_of_rows(const Parameter& parameter, int64_t first,
                                        int64_t end) const;
   // The view of a row, whose (first) parameter is `index` in the table.
@@ -320,6 +327,7 @@ class ModelWeights {
   ModelConfig config_;
   ModelConfig own_config_;
   LayerRange part_;
+  WeightShare share_;
   ExpertShare expert_share_;
   LayerTable layer_table_;
   DType compute_dtype_;
@@ -329,8 +337,10 @@ class ModelWeights {
   std::unique_ptr<WeightShards> shards_;  // of those that ranks divide
   std::unique_ptr<TensorRanks> tensor_ranks_;
   std::unique_ptr<ExpertRanks> expert_ranks_;
-  // The bytes of each of these' units, and those before a parameter in its unit.
-  std::vector<int64_t> unit_bytes_, bytes_before_;
+  // The bytes of each of these' units, by sort of parameters, and those before a parameter in its
+  // own.
+  std::vector<std::vector<int64_t>> unit_bytes_;
+  std::vector<int64_t> bytes_before_;
   int64_t panel_width_ = 0;
   int num_sharers_ = 1;
   std::vector<Parameter> table_;
