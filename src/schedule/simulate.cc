@@ -71,7 +71,7 @@ class Simulator {
   }
   // Of those that are one here, among all ranks of the run.
   [[nodiscard]] int first_rank_of(int rank) const {
-    return rank / data_ * data_ * spec_.alike + rank % data_;
+    return rank / data_ * data_ * spec_.alike + rank % data_ * spec_.neighbours;
   }
   [[nodiscard]] size_t item(int stage, int microbatch) const {
     return static_cast<size_t>(stage) * static_cast<size_t>(num_microbatches_) +
@@ -172,7 +172,7 @@ class Simulator {
   [[nodiscard]] double seconds_of_turns(const Action& action, double tokens) const {
     const StageWork& work = spec_.stages[static_cast<size_t>(action.stage)];
     if (!is_backward(action.op)) return 0.0;
-    return (spec_.alike - 1) * work.in_turn_s * std::min(tokens, work.turn_tokens);
+    return tokens * work.turns_s + std::min(tokens, work.chain_tokens) * work.chain_s;
   }
   [[nodiscard]] double seconds_of_messages(const Action& action, double tokens) const {
     const StageWork& work = spec_.stages[static_cast<size_t>(action.stage)];
@@ -315,7 +315,7 @@ class Simulator {
       const double bytes = exchange.bytes[static_cast<size_t>(rank / data_)];
       if (bytes == 0.0) continue;
       const int first = first_rank_of(rank);
-      const Link& link = spec_.links.between(first, first + (spec_.alike - 1) * data_);
+      const Link& link = spec_.links.between(first, first + spec_.last_alike());
       const double sent = (spec_.alike - 1) * bytes;
       const double length = link.latency_s + sent / link.bytes_per_s;
       double& time = state_of(rank).time;

@@ -41,10 +41,11 @@ struct StageWork {
   double weight_grad_s = 0.0;  // of W; B has both
   double state_bytes = 0.0;    // to the next stage
   double grad_bytes = 0.0;     // of the gradient of its input, to the stage before
-  // Where several ranks have parts of its weights (SimulationSpec::alike): what each does of I and
-  // of B while the others wait for it, so many tokens at a time.
-  double in_turn_s = 0.0;
-  double turn_tokens = std::numeric_limits<double>::infinity();
+  // Where several ranks have parts of its weights (SimulationSpec::alike): what each waits in I and
+  // in B for the turns of the others; and for the others of a chain, that begins when they have
+  // done so many tokens.
+  double turns_s = 0.0;
+  double chain_s = 0.0, chain_tokens = std::numeric_limits<double>::infinity();
   // What they wait for messages among themselves, in F, and in I or B.
   double forward_wait_s = 0.0, backward_wait_s = 0.0;
   // And of that what is the same for any number of tokens: of an action.
@@ -81,8 +82,13 @@ struct SimulationSpec {
   std::vector<std::vector<int64_t>> rounds = {};
   int data = 1;  // pipelines; rank r of one that has number d is rank r data + d of what comes back
   // Ranks that have parts of a stage's weights, or of its experts, and so run an action together:
-  // here they are one. Neighbours of them are `data` ranks from each other.
-  int alike = 1;
+  // here they are one. So many of them are neighbours; the rest of them are as far from these as
+  // the neighbours of all `data` ranks are many.
+  int alike = 1, neighbours = 1;
+  // The last of those that are one here, counted from the first.
+  [[nodiscard]] int last_alike() const {
+    return neighbours - 1 + (alike / neighbours - 1) * data * neighbours;
+  }
   std::vector<ChainedGradients> gradients = {};  // of each stage; read where data > 1
   bool owns_shares = false;  // of the last gradients each data rank gets its share
   std::vector<Exchange> before_step = {}, after_step = {};

@@ -63,6 +63,7 @@ class SimulatedStep {
                                      .rounds = cut_rounds(),
                                      .data = pipeline_.data,
                                      .alike = pipeline_.num_alike(),
+                                     .neighbours = pipeline_.expert,
                                      .gradients = {},
                                      .owns_shares = trains_base(),
                                      .before_step = exchanges_before_step(),
@@ -108,11 +109,12 @@ class SimulatedStep {
   [[nodiscard]] std::vector<std::vector<int64_t>> cut_rounds() const {
     engine::Round round;
     round.num_dealt = pipeline_.num_dealing();
+    round.num_at_once = pipeline_.expert;
     std::vector<std::vector<int64_t>> rounds;
     while (next_round(pipeline_, step_.plan.micro_tokens, step_.batch, round)) {
       std::vector<int64_t>& tokens = rounds.emplace_back();
       for (int m = 0; m < round.num_microbatches(); ++m) {
-        const int place = m / round.num_dealt * pipeline_.data + m % pipeline_.data;
+        const int place = m / pipeline_.expert;
         if (place >= std::ssize(tokens)) tokens.resize(static_cast<size_t>(place) + 1, 0);
         int64_t& longest = tokens[static_cast<size_t>(place)];
         longest = std::max(longest, tokens_of_microbatch(round, static_cast<size_t>(m)));
@@ -242,11 +244,13 @@ class SimulatedStep {
       return std::min(1.0, 2.0 * static_cast<double>(weights) * num_tokens_ / forward);
     };
     if (pipeline_.tensor > 1) {  // input gradients are sums that one rank continues after the other
-      work.in_turn_s = own_backward * share_of_weights(engine::num_layer_weights(config_));
-      work.turn_tokens = static_cast<double>(model::TensorRanks::kChainRows);
-    } else {  // all that adds to gradients that the ranks have together
-      work.in_turn_s = (own_backward + work.weight_grad_s) *
-                       (1.0 - share_of_weights(engine::num_expert_weights(config_)));
+      work.chain_s = (pipeline_.tensor - 1) * own_backward *
+                     share_of_weights(engine::num_layer_weights(config_));
+      work.chain_tokens = static_cast<double>(model::TensorRanks::kChainRows);
+    }
+    if (pipeline_.expert > 1) {  // all that adds to gradients that the ranks have together
+      work.turns_s = (pipeline_.expert - 1) * (own_backward + work.weight_grad_s) *
+                     (1.0 - share_of_weights(engine::num_expert_weights(config_)));
       const double bytes = pipeline_.expert * kF32Bytes * num_gradient_values(stage);
       const int hops = num_parts(stage) * pipeline_.expert;
       const schedule::Link link = link_within(stage);
@@ -281,7 +285,7 @@ class SimulatedStep {
   // What joins the ranks that have parts of a stage's weights: the slowest of their links.
   [[nodiscard]] schedule::Link link_within(int stage) const {
     const int first = pipeline_.rank_in_all(stage, 0, 0);
-    const int last = first + (pipeline_.num_alike() - 1) * pipeline_.data;
+    const int last = pipeline_.rank_in_all(stage, pipeline_.expert - 1, pipeline_.tensor - 1);
     return cluster_.links.between(first, last);
   }
 

@@ -97,7 +97,8 @@ void add_simulated_json(const engine::RunPlan& plan, const schedule::Simulation&
     boost::json::object& rank = ranks[i].as_object();
     const size_t of_pipeline = i / static_cast<size_t>(plan.pipeline.num_pipelines());
     const auto data = static_cast<size_t>(plan.pipeline.data);
-    const schedule::SimulatedRank& simulated = simulation.ranks[of_pipeline * data + i % data];
+    const size_t copy = i / static_cast<size_t>(plan.pipeline.expert) % data;
+    const schedule::SimulatedRank& simulated = simulation.ranks[of_pipeline * data + copy];
     rank["peak_bytes"] = bytes[of_pipeline];
     rank["compute_seconds"] = simulated.compute_s;
     rank["transfer_seconds"] = simulated.transfer_s;

@@ -113,29 +113,31 @@ TEST(Simulate, TokensAreWhatTakesTime) {
   EXPECT_DOUBLE_EQ(step.bubble_share, 0.0);
 }
 
-// Ranks that are one here do a part of a backward of 4 tokens in turn: each waits for that of the
-// others, of as many tokens as go on at a time, but in forwards and for messages as one does.
+// Ranks that are one here wait in a backward of 4 tokens for each other's turns, or until the
+// others of a chain have done so many tokens, and for messages.
 TEST(Simulate, RanksThatGoTogetherWaitForEachOthersTurns) {
   const Table table = lowered(Kind::kGpipe, 1, 1);
   std::vector<StageWork> works = equal_stages(table);
-  works[0].in_turn_s = 1.5;
+  works[0].turns_s = 3.0;
   SimulationSpec spec = {.table = table, .stages = works, .rounds = {{4}}, .alike = 3};
-  EXPECT_DOUBLE_EQ(simulate(spec).seconds, 3.0 * 4 + 2 * 1.5 * 4);
-  spec.stages[0].turn_tokens = 2.0;
-  EXPECT_DOUBLE_EQ(simulate(spec).seconds, 3.0 * 4 + 2 * 1.5 * 2);
+  EXPECT_DOUBLE_EQ(simulate(spec).seconds, 3.0 * 4 + 3.0 * 4);
+  spec.stages[0].turns_s = 0.0;
+  spec.stages[0].chain_s = 3.0;
+  spec.stages[0].chain_tokens = 2.0;
+  EXPECT_DOUBLE_EQ(simulate(spec).seconds, 3.0 * 4 + 3.0 * 2);
   spec.stages[0].forward_wait_s = 0.25;
   spec.stages[0].backward_wait_s = 0.5;
   spec.stages[0].forward_latency_s = 10.0;
   spec.stages[0].backward_latency_s = 20.0;
   const Simulation step = simulate(spec);
-  EXPECT_DOUBLE_EQ(step.seconds, 3.0 * 4 + 2 * 1.5 * 2 + 0.75 * 4 + 30.0);
+  EXPECT_DOUBLE_EQ(step.seconds, 3.0 * 4 + 3.0 * 2 + 0.75 * 4 + 30.0);
   EXPECT_DOUBLE_EQ(step.ranks[0].compute_s, 3.0 * 4);
   EXPECT_DOUBLE_EQ(step.ranks[0].transfer_s, 0.75 * 4 + 30.0);
   // Of data ranks the waiting of a part is in its turn.
   spec.data = 2;
   spec.rounds = {{4, 4}};
   spec.gradients = {{.num_parts = 2, .bytes = 0.0}};
-  const double backward = 2.0 * 4 + 2 * 1.5 * 2 + 0.5 * 4 + 20.0;
+  const double backward = 2.0 * 4 + 3.0 * 2 + 0.5 * 4 + 20.0;
   EXPECT_DOUBLE_EQ(simulate(spec).seconds, step.seconds + backward / 2);
 }
 
