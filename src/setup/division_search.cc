@@ -162,7 +162,7 @@ class Search {
   [[nodiscard]] bool is_allowed(const schedule::ParallelLayout& layout) const {
     if (layout.tensor > 1 && search_.how && search_.how->muon) return false;
     try {
-      check_layout_of_passes(layout, spec_.parsed.config);
+      check_layout(layout, spec_.parsed.config);
     } catch (const Error&) {
       return false;
     }

@@ -123,14 +123,8 @@ int run_as_rank(const StageOptions& stages, RankBody body, const MpiOptions& opt
 }
 
 void check_layout(const schedule::ParallelLayout& layout, const model::ModelConfig& config) {
-  check_layout_of_passes(layout, config);
-  if (layout.expert > 1) {
-    throw Error(
-        ErrorCode::kUnsupported,
-        fmt::format("--ranks expert={}: of expert ranks there are train, plan, generate, probe "
-                    "and serve yet; give pipeline=N, data=N or both",
-                    layout.expert));
-  }
+  model::check_division(model::LayerTable(config),
+                        {.expert = layout.expert, .tensor = layout.tensor});
 }
 
 void check_optimizer_of_ranks(const schedule::ParallelLayout& layout,
@@ -140,12 +134,6 @@ void check_optimizer_of_ranks(const schedule::ParallelLayout& layout,
               fmt::format("--ranks tensor={}: Muon steps whole matrices, of which a tensor rank "
                           "has some rows; give --optimizer adamw, or pipeline=N, data=N or both",
                           layout.tensor));
-}
-
-void check_layout_of_passes(const schedule::ParallelLayout& layout,
-                            const model::ModelConfig& config) {
-  model::check_division(model::LayerTable(config),
-                        {.expert = layout.expert, .tensor = layout.tensor});
 }
 
 void check_started_alone() {

@@ -25,12 +25,8 @@ namespace strata::apps {
 using RankBody = FunctionRef<int(Comm& comm, const schedule::ParallelLayout& layout)>;
 int run_as_rank(const StageOptions& stages, RankBody body, const MpiOptions& options = {});
 
-// An Error for a model that does not divide so, by its rows of parameters, and for expert ranks,
-// which only some commands run over.
+// An Error for a model that does not divide so, by its rows of parameters.
 void check_layout(const schedule::ParallelLayout& layout, const model::ModelConfig& config);
-// The same of a command that runs over expert ranks too.
-void check_layout_of_passes(const schedule::ParallelLayout& layout,
-                            const model::ModelConfig& config);
 // An Error for an optimizer that steps whole matrices, of which tensor ranks have rows.
 void check_optimizer_of_ranks(const schedule::ParallelLayout& layout, const std::string& optimizer);
 

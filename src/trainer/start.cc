@@ -101,7 +101,7 @@ LoadSpec read_spec_of_ranks(const ProcessGroup& group, const TrainOptions& given
   TrainOptions options = given;
   if (group.comm.rank() != 0) options.machine.clear();
   LoadSpec spec = read_train_spec(options);
-  check_layout_of_passes(group.layout, spec.parsed.config);
+  check_layout(group.layout, spec.parsed.config);
   check_optimizer_of_ranks(group.layout, given.optimizer);
   check_ranks_alike(group.comm, collect_facts_of_run(spec, options));
   broadcast_limits(group.comm, spec.limits);

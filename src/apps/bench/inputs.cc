@@ -224,18 +224,16 @@ std::string narrow_form_names() {
   return names;
 }
 
-std::unique_ptr<engine::Engine> make_random_engine(std::unique_ptr<Backend> backend,
-                                                   const model::ModelConfig& config, DType dtype,
-                                                   const std::string& weights,
-                                                   const engine::EngineOptions& options,
-                                                   std::optional<model::LayerRange> part,
-                                                   model::WeightShare share,
-                                                   const model::TensorShare& tensor) {
+std::unique_ptr<engine::Engine> make_random_engine(
+    std::unique_ptr<Backend> backend, const model::ModelConfig& config, DType dtype,
+    const std::string& weights, const engine::EngineOptions& options,
+    std::optional<model::LayerRange> part, model::WeightShare share,
+    const model::TensorShare& tensor, const model::ExpertShare& expert) {
   model::LoadedModel made;
   made.config = config;
   made.weights = std::make_unique<model::ModelWeights>(
       *backend, config, dtype, nullptr, part, choose_weight_forms(*backend, config, dtype, weights),
-      share, /*shared=*/nullptr, tensor);
+      share, /*shared=*/nullptr, tensor, expert);
   fill_random_weights(*backend, *made.weights);
   return std::make_unique<engine::Engine>(std::move(backend), std::move(made), options);
 }

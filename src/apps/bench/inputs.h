@@ -15,13 +15,11 @@ namespace strata::apps {
 // A model, or a stage of it, whose weights are small, random and cheap to make: a hash of the
 // element's index, uniform in +-0.035 (deviation 0.02). `weights`: "bf16", "auto", or a form of few
 // bits (q4_0) of random codes, whose scales make about as much of them.
-std::unique_ptr<engine::Engine> make_random_engine(std::unique_ptr<Backend> backend,
-                                                   const model::ModelConfig& config, DType dtype,
-                                                   const std::string& weights,
-                                                   const engine::EngineOptions& options,
-                                                   std::optional<model::LayerRange> part = {},
-                                                   model::WeightShare share = {},
-                                                   const model::TensorShare& tensor = {});
+std::unique_ptr<engine::Engine> make_random_engine(
+    std::unique_ptr<Backend> backend, const model::ModelConfig& config, DType dtype,
+    const std::string& weights, const engine::EngineOptions& options,
+    std::optional<model::LayerRange> part = {}, model::WeightShare share = {},
+    const model::TensorShare& tensor = {}, const model::ExpertShare& expert = {});
 // "q4_0, q4_1, ...": the forms that --weights takes.
 std::string narrow_form_names();
 // --weights of a random model where so much trains: throws Error for few bits that would.

@@ -114,11 +114,11 @@ class StagesBench {
     const int threads = threads_of(comm.rank_here(), comm.ranks_here(), options_.threads);
     for (const int stage : plan_.stages_of(comm.rank() / plan_.num_pipelines())) {
       auto backend = engines.empty() ? make_backend(threads) : engines.front()->backend().sharing();
-      engines.push_back(
-          make_random_engine(std::move(backend), config_, spec_.dtype,
-                             checked_random_weights(options_.weights, options_.method),
-                             engine_options, plan_.layers[static_cast<size_t>(stage)],
-                             plan_.weight_share(comm.rank()), plan_.tensor_share(comm.rank())));
+      engines.push_back(make_random_engine(
+          std::move(backend), config_, spec_.dtype,
+          checked_random_weights(options_.weights, options_.method), engine_options,
+          plan_.layers[static_cast<size_t>(stage)], plan_.weight_share(comm.rank()),
+          plan_.tensor_share(comm.rank()), plan_.expert_share(comm.rank())));
     }
     return engines;
   }
@@ -255,6 +255,7 @@ class StagesBench {
                                 {"stages", plan_.num_ranks()},
                                 {"data_ranks", plan_.data},
                                 {"tensor_ranks", plan_.tensor},
+                                {"expert_ranks", plan_.expert},
                                 {"chunks", num_chunks()},
                                 {"schedule", options_.stages.schedule},
                                 {"microbatches", plan_.table.num_microbatches},
@@ -272,9 +273,11 @@ class StagesBench {
 
   // How often there is a pipeline, and what divides each of its ranks.
   [[nodiscard]] std::string copies_text() const {
-    const std::string parts =
-        plan_.tensor == 1 ? "" : fmt::format(", each as {} tensor ranks", plan_.tensor);
-    return parts + (plan_.data == 1 ? "" : fmt::format(", {} times", plan_.data));
+    std::string text;
+    if (plan_.tensor > 1) text += fmt::format(", each as {} tensor ranks", plan_.tensor);
+    if (plan_.expert > 1) text += fmt::format(", each as {} expert ranks", plan_.expert);
+    if (plan_.data > 1) text += fmt::format(", {} times", plan_.data);
+    return text;
   }
 
   void print_text() const {
@@ -311,7 +314,8 @@ int bench_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const Stag
   // Random weights are each rank's own.
   if (!options.model.empty() && !options.trains_base()) choose_weight_sharers(comm, stages);
   StagedWork shared = work;
-  shared.sequences = std::max(work.sequences, int64_t{layout.data} * options.stages.microbatches);
+  shared.sequences =
+      std::max(work.sequences, int64_t{layout.data} * layout.expert * options.stages.microbatches);
   report::TraceFile trace(comm.rank() == 0 ? options.trace : "");
   const int code = StagesBench(shared, options, stages, spec).bench_process(comm, stages);
   trace.finish();

@@ -145,7 +145,7 @@ void check_ranks_of_generate(const schedule::ParallelLayout& layout,
                             "alone",
                             layout.text(), options.division.stages));
   }
-  check_layout_of_passes(layout, read_spec(options).parsed.config);
+  check_layout(layout, read_spec(options).parsed.config);
 }
 
 // One of several processes: the first one reads the prompt and draws the seed.

@@ -36,7 +36,7 @@ void check_can_simulate(const PlanOptions& options, const StageOptions& stages) 
 // The stages that `--ranks` asks for; an Error for those that `strata train` refuses.
 StageOptions stages_of_ranks(const PlanOptions& options, const model::ModelConfig& config) {
   const schedule::ParallelLayout layout = schedule::parse_layout(options.stages.ranks);
-  check_layout_of_passes(layout, config);
+  check_layout(layout, config);
   check_optimizer_of_ranks(layout, options.optimizer);
   if (!options.svg.empty()) refuse_plan("--ranks and --svg: one budget is planned; give --memory");
   const StageOptions stages = stages_with_layout(stage_options_of(options), layout);

@@ -417,7 +417,7 @@ std::string broadcast_request(Comm& comm, const ProbeOptions& options) {
 int probe_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const ProbeOptions& options) {
   StageOptions stages = stages_with_layout(options.stages, layout);
   const LoadSpec asked = read_spec(options);
-  check_layout_of_passes(layout, asked.parsed.config);
+  check_layout(layout, asked.parsed.config);
   check_ranks_alike(comm, collect_facts_of_probe(asked, stages, options));
   const ProbeRequest request = parse_request(broadcast_request(comm, options), options);
   if (!(request.train && request.train->parameters)) choose_weight_sharers(comm, stages);

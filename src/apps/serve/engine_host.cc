@@ -63,7 +63,7 @@ std::unique_ptr<engine::Stages> load_stage_of_process(const LoadSpec& spec,
                                                       const HostOptions& options) {
   Comm& processes = *options.processes;
   check_no_drafts_in_stages("--ranks " + options.layout.text(), options.draft_tokens);
-  check_layout_of_passes(options.layout, spec.parsed.config);
+  check_layout(options.layout, spec.parsed.config);
   engine::PipelinePlan plan = plan_pipeline(spec, options.layout);
   auto engine = load_stage_of_rank(processes, plan, spec);
   return std::make_unique<engine::Stages>(processes, std::move(plan), std::move(engine));
