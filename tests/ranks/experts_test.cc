@@ -175,12 +175,14 @@ TEST_F(RanksTest, OfExpertsArePlanned) {
   EXPECT_EQ(copies.at("bytes").at("weights"), divided.at("bytes").at("weights"));
   EXPECT_LT(copies.at("bytes").at("base training").as_int64(),
             divided.at("bytes").at("base training").as_int64());
-  // Which come to where they are read.
+  // With divided weights a rank keeps less, and asks for the rest where it reads them.
   const boost::json::object shards = planned("--ranks expert=4,data=2 --shard-weights");
-  const auto parameters_sent = [](const boost::json::object& plan) {
-    return plan.at("ranks").at(0).at("planned_sent_bytes").at("parameters").as_int64();
+  const auto control_sent = [](const boost::json::object& plan) {
+    return plan.at("ranks").at(0).at("planned_sent_bytes").at("control").as_int64();
   };
-  EXPECT_GT(parameters_sent(shards), parameters_sent(copies));
+  EXPECT_LT(shards.at("bytes").at("weights").as_int64(),
+            copies.at("bytes").at("weights").as_int64());
+  EXPECT_GT(control_sent(shards), control_sent(copies));
 }
 
 // One line of JSON, printed once.
