@@ -299,8 +299,8 @@ MemoryPlan plan_memory(Engine& engine, const PlanShape& shape, int64_t pass_byte
   if (engine.cache_layout().state_bytes() > 0) plan.items.push_back({MemoryUse::kStates, states});
   if (shape.data_bytes > 0) plan.items.push_back({MemoryUse::kData, shape.data_bytes});
   plan.items.push_back({MemoryUse::kProcess, kProcessBytes});
-  const bool divides_experts = engine.model().weights->expert_ranks() != nullptr;
-  if (num_dealing > 1 || divides_experts) plan.items.push_back({MemoryUse::kMpi, kMpiBytes});
+  const bool is_divided = weights.expert_ranks() != nullptr || weights.tensor_ranks() != nullptr;
+  if (num_dealing > 1 || is_divided) plan.items.push_back({MemoryUse::kMpi, kMpiBytes});
   return plan;
 }
 
