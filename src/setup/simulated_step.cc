@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "engine/pipeline/owner_group.h"
 #include "engine/pipeline/owners.h"
 #include "engine/pipeline/round.h"
 #include "model/pass/shared_values.h"
@@ -328,14 +329,11 @@ class SimulatedStep {
         engine::ownership_of(pipeline_, stage, /*tensor=*/0, step_.engine);
     int64_t values = 0;
     for (size_t index = 0; index < owners.items().size(); ++index)
-      if (!is_of_one_rank(index)) values += owners.items()[index].rows * owners.items()[index].cols;
+      if (!engine::is_of_divided_experts(weights_, index))
+        values += owners.items()[index].rows * owners.items()[index].cols;
     // Uses of an embedding that the stage does not own are accumulated here all the same.
     const bool has_uses = stage == last_stage();
     return static_cast<double>(values) + (has_uses ? num_values_of_uses() : 0.0);
-  }
-  // An expert's parameter, where ranks divide the experts: no other rank has a gradient of it.
-  [[nodiscard]] bool is_of_one_rank(size_t index) const {
-    return pipeline_.expert > 1 && weights_.table()[index].expert >= 0;
   }
   [[nodiscard]] double num_values_of_uses() const {
     return static_cast<double>(train::num_borrowed_uses(config_)) * num_embedding_values();
@@ -385,7 +383,7 @@ class SimulatedStep {
     return all;
   }
 
-  // Of an adapter's experts, by rank of a pipeline: what one of the expert ranks has of them.
+  // What one of the expert ranks has of an adapter's experts, by rank of a pipeline.
   [[nodiscard]] std::vector<double> expert_gradient_bytes() const {
     std::vector<double> bytes = from_each(0.0);
     for (const model::LoraModuleSpec& spec : modules()) {
@@ -409,7 +407,7 @@ class SimulatedStep {
           engine::ownership_of(pipeline_, stage, /*tensor=*/0, step_.engine);
       for (size_t index = 0; index < owners.items().size(); ++index) {
         const train::Ownership::Item& item = owners.items()[index];
-        if (is_of_one_rank(index)) continue;
+        if (engine::is_of_divided_experts(weights_, index)) continue;
         owned[static_cast<size_t>(rank_of(stage))] +=
             static_cast<double>(item.rows * item.cols) * dtype / dealing();
       }

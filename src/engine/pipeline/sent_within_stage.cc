@@ -9,12 +9,13 @@
 namespace strata::engine {
 namespace {
 
-// Of the ranks of a stage that run micro-batches at once: a copy of the experts, or one that has
-// all. Those of each number there send to each other what their tensor ranks have parts of.
-class StageMessages {
+// Counts what ranks of a stage send that run micro-batches at once: those of a copy of the experts,
+// or one that has all. Those of each number there send to each other what their tensor ranks have
+// parts of.
+class MessageCounter {
  public:
-  StageMessages(const PipelinePlan& plan, int stage, Engine& engine, const api::Batch& batch,
-                std::vector<SentBytes>& all)
+  MessageCounter(const PipelinePlan& plan, int stage, Engine& engine, const api::Batch& batch,
+                 std::vector<SentBytes>& all)
       : plan_(plan),
         stage_(stage),
         engine_(engine),
@@ -118,7 +119,7 @@ class StageMessages {
 StageWaits add_messages_within_stage(const PipelinePlan& plan, int stage, Engine& engine,
                                      const api::Batch& batch, std::vector<SentBytes>& all) {
   if (plan.num_alike() == 1) return {};
-  StageMessages messages(plan, stage, engine, batch, all);
+  MessageCounter messages(plan, stage, engine, batch, all);
   for (int copy = 0; copy < plan.data; ++copy) messages.add_copy(copy);
   return messages.waits();
 }
