@@ -69,7 +69,7 @@ class Simulator {
   [[nodiscard]] int rank_of(int stage, int data) const {
     return rank_of_[static_cast<size_t>(stage)] * data_ + data;
   }
-  // Of those that are one here, among all ranks of the run.
+  // The number among all ranks of the run that the first of those has which are one here.
   [[nodiscard]] int first_rank_of(int rank) const {
     return rank / data_ * data_ * spec_.alike + rank % data_ * spec_.neighbours;
   }

@@ -21,7 +21,7 @@ namespace {
 constexpr int64_t kTag = 0;
 constexpr int64_t kShortBytes = 8, kLongBytes = 16 << 20;
 constexpr int kShortTrips = 1000, kLongTrips = 50;
-// Of about 0.1 s each: a file is made once, and says how fast all is that is planned with it.
+// Each takes about 0.1 s: a file is made once, and says how fast all is that is planned with it.
 constexpr int kLimitProbes = 20;
 
 // The best half of a round trip between rank 0 and `peer`, on rank 0; elsewhere of no use. Of a few

@@ -16,7 +16,8 @@ struct StageMessages {
   engine::StageWaits waits;             // how often they wait for each other
 };
 
-// Of each stage of a step that was planned so; none where no ranks have parts of a stage's weights.
+// Counts them for each stage of a step that was planned so; none where no ranks have parts of a
+// stage's weights.
 // `how`: all parameters are stepped, where they train.
 std::vector<StageMessages> plan_stage_messages(const LoadSpec& spec,
                                                const planner::Division& division,

@@ -75,7 +75,7 @@ class GradientChain {
   void add_parameter_views();
   void add_training_adapters(const api::Batch& batch);
   void add_adapter_views(model::LoraAdapter& adapter);
-  // Of this rank's experts.
+  // Adds what an adapter has of this rank's experts.
   void add_expert_views(const model::LoraAdapter& adapter);
   // Whether backwards of this stage have turns with the part.
   [[nodiscard]] bool is_here(int64_t part) const;

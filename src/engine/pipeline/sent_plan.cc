@@ -162,7 +162,7 @@ class SentPlanner {
     }
     return values;
   }
-  // Of the experts that an expert rank has.
+  // How many values of a stage's adapters are of the experts that an expert rank has.
   [[nodiscard]] int64_t num_expert_adapter_values(int stage, int rank) const {
     int64_t values = 0;
     for (const model::LoraAdapter* adapter : training_adapters()) {
@@ -220,7 +220,7 @@ class SentPlanner {
       owned[static_cast<size_t>(owner)] = num_base_values(stage, owner);
     add_chain(stage, backwards, owned, [](int place) { return place; });
   }
-  // Of experts the same, from each copy's ranks to those of the next one that run micro-batches.
+  // The same of divided experts, from each copy's ranks to those of the next that runs any.
   void add_expert_chains(const std::vector<int>& backwards) {
     std::vector<int> copies;
     for (const int rank : backwards) {

@@ -9,9 +9,8 @@
 namespace strata::engine {
 namespace {
 
-// Counts what ranks of a stage send that run micro-batches at once: those of a copy of the experts,
-// or one that has all. Those of each number there send to each other what their tensor ranks have
-// parts of.
+// Counts what the ranks of a stage send that run micro-batches at once: those of a copy of the
+// experts, or one that has all; and what the tensor ranks of each of them send each other.
 class MessageCounter {
  public:
   MessageCounter(const PipelinePlan& plan, int stage, Engine& engine, const api::Batch& batch,

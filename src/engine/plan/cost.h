@@ -38,8 +38,8 @@ inline Work operator*(double times, const Work& work) {
           .file_bytes = times * work.file_bytes};
 }
 
-// Of work whose products so many tensor ranks divide among themselves: that of each. What moves
-// through memory stays, since it was counted of a rank's own weights and activations.
+// What each of so many tensor ranks does of work whose products they divide. What moves through
+// memory stays, since it was counted of a rank's own weights and activations.
 inline Work divide_products(Work work, int num_ranks) {
   work.flops /= num_ranks;
   work.f32_flops /= num_ranks;
@@ -84,7 +84,7 @@ constexpr double kAgainMoves = 2.0;   // of an activation that is recomputed
 // Matrices of all layers that one token uses; of experts the chosen ones. With a batch: that so
 // many tokens read, if no two chose the same expert.
 int64_t num_layer_weights(const model::ModelConfig& config, int64_t batch = 1);
-// Of those of one token what is of the experts that it chooses.
+// How many of those that one token uses are of the experts that it chooses.
 int64_t num_expert_weights(const model::ModelConfig& config);
 // Weights of an adapter of these modules that one token uses.
 int64_t num_lora_weights(const model::ModelConfig& config,

@@ -132,7 +132,7 @@ struct GradientBytes {
   std::map<int64_t, int64_t> of_layers = {};
 };
 
-// Of what these ranks add to, one behind the other.
+// Counts the gradients that these ranks add to, one behind the other.
 GradientBytes gradient_bytes(Engine& engine, const PlanShape& shape, train::AddedBy ranks) {
   const model::ModelWeights& weights = *engine.model().weights;
   const bool of_experts = ranks == train::AddedBy::kExpertCopies;
@@ -162,7 +162,7 @@ GradientBytes gradient_bytes(Engine& engine, const PlanShape& shape, train::Adde
   return bytes;
 }
 
-// Of so many ranks besides this one.
+// Counts what is on its way of these gradients, to so many ranks besides this one.
 int64_t in_flight_bytes(Engine& engine, const PlanShape& shape, train::AddedBy ranks,
                         int64_t others) {
   if (others == 0 || !(shape.backward || shape.train_base)) return 0;

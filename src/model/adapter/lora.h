@@ -202,7 +202,7 @@ int64_t adapter_bytes(const ModelWeights& weights, const std::vector<LoraModuleS
                       int64_t panel_width, bool trains);
 // The part of these bytes that adapters which take turns have once.
 int64_t gradient_bytes(const ModelWeights& weights, const std::vector<LoraModuleSpec>& specs);
-// Of these those of the experts that the weights' rank has.
+// How many of these bytes are of the experts that the weights' rank has.
 int64_t own_expert_gradient_bytes(const ModelWeights& weights,
                                   const std::vector<LoraModuleSpec>& specs);
 

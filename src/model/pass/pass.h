@@ -122,7 +122,7 @@ struct Pass {
   DeferredProducts* deferred = nullptr;       // takes weight gradients' products; none: they run
   const IndexerLoss* indexer_loss = nullptr;  // or none
   const DealtRows* dealt = nullptr;  // of expert ranks that run other sequences each; or none
-  // Of gradients of this rank's experts, where other ranks have the same; or none.
+  // Turns with the gradients of this rank's experts, where other ranks have the same; or none.
   GradientTurns* expert_turns = nullptr;
   // With the layer whose backward is under way. Where ranks have dealt sequences out, a layer with
   // experts begins it: behind what it exchanges with ranks that wait for this one's turn.

@@ -225,7 +225,7 @@ class ModelWeights {
   // it is in no few bits.
   [[nodiscard]] bool is_kept_by(const MemoryShare& share, size_t index, int64_t first,
                                 int64_t end) const;
-  // As a stage with these layers and one of the expert ranks has them.
+  // The units that one of the expert ranks has of a stage with these layers.
   [[nodiscard]] ShardUnits shard_units(const LayerRange& part, int expert_rank) const;
 
   // A layer's sublayers, ready to run; none where it is another stage's.
